@@ -44,8 +44,6 @@ WISHED_FLAGS = (
     ("-march=native",),
     # Tuned for some CPUs, GCC 12 loads an operand of several multiply-adds again for each of them.
     ("-mtune=generic",),
-    # Wider vectors are not faster on the CPUs at hand, and lower the clock of others.
-    ("-mprefer-vector-width=256",),
     # What several multiply-adds read, carried from one iteration to the next, takes the registers of the sums.
     ("-fno-predictive-commoning",),
     # Rows of a few hundred bytes are copied by vectors, not by string instructions, which take long to begin.

@@ -55,6 +55,8 @@ class PipelineStep:
     for_machine: bool = False
     for_threads: bool = False
     """Whether it is left out of programs of one thread; of others it has the option `threads`."""
+    for_measuring: bool = False
+    """Whether it is left out where nothing is to be measured."""
 
 
 PIPELINE: dict[str, tuple[PipelineStep, ...]] = {
@@ -82,6 +84,7 @@ PIPELINE: dict[str, tuple[PipelineStep, ...]] = {
         PipelineStep("assign-devices", for_machine=True),
         PipelineStep("collapse-dims", for_machine=True),
         PipelineStep("fuse-elementwise"),
+        PipelineStep("measure", for_measuring=True),
         # On a host without registers in its file, `tile` and `promote` apply the schedules that are given.
         PipelineStep("tile"),
         PipelineStep("licm", for_machine=True),
@@ -118,10 +121,12 @@ DEFAULT = "default"
 """The name of this pipeline, which a person edits: `default, mem-plan{planner=mine}, -fuse-attention`."""
 
 
-def pipeline(until: str, machine: str | None, *, start: str = "graph", threads: int = 1) -> tuple[str, ...]:
+def pipeline(
+    until: str, machine: str | None, *, start: str = "graph", threads: int = 1, measure: bool = False
+) -> tuple[str, ...]:
     """
     The passes that take a program at level `start` to the end of level `until`, for a machine or for the host, whose
-    loops may run in several threads.
+    loops may run in several threads, and whose kernels may be measured.
 
     A start below graph level enters at the passes of its own level, without the one that leads into it.
     Raises UserError for a level that does not exist and for one above `start`.
@@ -138,7 +143,7 @@ def pipeline(until: str, machine: str | None, *, start: str = "graph", threads: 
         if index == first and index > 0:
             steps = steps[1:]
         for step in steps:
-            if (machine is not None or not step.for_machine) and (threads > 1 or not step.for_threads):
+            if _why_left_out(step, machine, threads, measure) is None:
                 specs.append(f"{step.spec}{{threads={threads}}}" if step.for_threads else step.spec)
     return tuple(specs)
 
@@ -151,14 +156,15 @@ def passes_for(
     *,
     machine_options: Mapping[str, object] | None = None,
     threads: int = 1,
+    measure: bool = False,
 ) -> tuple[ModulePass, ...]:
     """
     The passes that take a module to the end of level `until`, for `machine`, which is put into it, or for the one that
     it holds, and for so many threads of the host: those of the pipeline, or what `text` makes of them, or those that
-    `text` names in their place.
+    `text` names in their place. To `measure` is a pass among them.
 
-    Raises UserError as `pipeline` and `attach_machine` do, placed in the text as `edit_passes` and `read_pipeline`, and
-    for threads that the program cannot have.
+    Raises UserError as `pipeline` and `attach_machine` do, placed in the text as `edit_passes` and `read_pipeline`, for
+    threads that the program cannot have, and where its kernels are not those to be measured.
     """
     require_threads(threads)
     if machine is not None or machine_options:
@@ -166,34 +172,47 @@ def passes_for(
     target = find_target(module)
     machine, start = target.machine_name if target else None, level_of(module)
     items = [] if text is None else split_pipeline(text)
+    if measure and (until == "graph" or start in ("loop", "accel")):
+        raise UserError("there are no kernels to measure: what is measured is how the tensor level goes on")
     if text is not None and (not items or items[0].text != DEFAULT):
         refuse_edits(items, DEFAULT)
         if threads > 1:
             notes = [f"name it among them, before mem-plan: parallelize{{threads={threads}}}"]
             raise UserError("passes that are named in place of the compiler's make no threads", notes=notes)
+        if measure:
+            notes = ["name it among them, before tile: measure"]
+            raise UserError("passes that are named in place of the compiler's measure nothing", notes=notes)
         return read_pipeline(text)
     if threads > 1 and start in ("loop", "accel"):
         notes = [f"the pass that does is parallelize{{threads={threads}}}"]
         raise UserError(f"a program that is at the {start} level already gets no threads", notes=notes)
-    passes = read_pipeline(",".join(pipeline(until, machine, start=start, threads=threads)))
-    return edit_passes(passes, items[1:], DEFAULT, _left_out(until, machine, start, threads))
+    passes = read_pipeline(",".join(pipeline(until, machine, start=start, threads=threads, measure=measure)))
+    return edit_passes(passes, items[1:], DEFAULT, _left_out(until, machine, start, threads, measure))
 
 
-def _left_out(until: str, machine: str | None, start: str, threads: int) -> dict[str, str]:
+def _why_left_out(step: PipelineStep, machine: str | None, threads: int, measure: bool) -> str | None:
+    """Why a step does not run for a machine, or for none, in so many threads; None if it does."""
+    if step.for_machine and machine is None:
+        return "it is for a machine, and there is none: --machine NAME"
+    if step.for_threads and threads == 1:
+        return "it is for several threads: --threads N"
+    if step.for_measuring and not measure:
+        return "nothing is to be measured: --measure"
+    return None
+
+
+def _left_out(until: str, machine: str | None, start: str, threads: int, measure: bool) -> dict[str, str]:
     """The steps of the pipeline that do not run between two levels, by the names of their passes, and why."""
     first, last = LEVELS.index(start), LEVELS.index(until)
     found: dict[str, str] = {}
     for index, level in enumerate(LEVELS):
         for number, step in enumerate(PIPELINE[level]):
-            reason = None
             if index < first or (index == first and index > 0 and number == 0):
                 reason = f"the program is at {start} level already, and only the passes that remain from there run"
             elif index > last:
                 reason = f"the pipeline ends at {until} level here"
-            elif step.for_machine and machine is None:
-                reason = "it is for a machine, and there is none: --machine NAME"
-            elif step.for_threads and threads == 1:
-                reason = "it is for several threads: --threads N"
+            else:
+                reason = _why_left_out(step, machine, threads, measure)
             if reason is not None:
                 found.setdefault(step.spec.partition("{")[0], reason)
     return found
@@ -359,13 +378,15 @@ def compile_module(
     pipeline: str | None = None,
     machine_options: Mapping[str, object] | None = None,
     threads: int = 1,
+    measure: bool = False,
     parsed: ParsedText | None = None,
     observers: Sequence[Observer] = (),
 ) -> list[tuple[str, float]]:
     """
     Lower `module` in place to the end of level `until`, for `machine`, or for the machine that it holds, or
     for the host alone. `pipeline` edits the passes that do so or names others, which may end at another level;
-    `machine_options` sets numbers of the machine, and `threads` says how many run the host's loops (see `passes_for`).
+    `machine_options` sets numbers of the machine, `threads` says how many run the host's loops, and with `measure` its
+    kernels have the tiles with which they are fastest here (see `passes_for`).
 
     Returns name and seconds of every pass. Raises UserError for what is the fault of the input, for symbolic
     dimensions that are not bound, and for a program at loop or accel level that is not safe as it is given: passes that
@@ -373,7 +394,9 @@ def compile_module(
     The schedules that `ctx` is given must be applied.
     """
     require_bound(module)
-    passes = passes_for(module, until, machine, pipeline, machine_options=machine_options, threads=threads)
+    passes = passes_for(
+        module, until, machine, pipeline, machine_options=machine_options, threads=threads, measure=measure
+    )
     if level_of(module) in ("loop", "accel"):
         verify(module, parsed)
         prove(module)

@@ -54,16 +54,25 @@ class DynamicEngine(Runnable):
         machine_options: Mapping[str, object] | None = None,
         schedule: str | Path | None = None,
         threads: int = 1,
+        measure: bool = False,
     ):
         """
-        Make ready the program, which is at graph level and is not changed; `pipeline`, `machine_options`, `schedule`
-        and `threads` are those of `compile`.
+        Make ready the program, which is at graph level and is not changed; `pipeline`, `machine_options`, `schedule`,
+        `threads` and `measure` are those of `compile`.
 
         Raises UserError for an unknown backend or machine, and for what is wrong with the pipeline, the options and the
         schedule.
         """
         require_backend(backend)
-        passes_for(program.module.clone(), "accel", machine, pipeline, machine_options=machine_options, threads=threads)
+        passes_for(
+            program.module.clone(),
+            "accel",
+            machine,
+            pipeline,
+            machine_options=machine_options,
+            threads=threads,
+            measure=measure,
+        )
         if cached < 1:
             raise UserError(f"at least one engine is kept, not {cached}")
         self.program = program
@@ -71,6 +80,7 @@ class DynamicEngine(Runnable):
         self.pipeline = pipeline
         self.machine_options = dict(machine_options or {})
         self.threads = threads
+        self.measure = measure
         self.schedules = {} if schedule is None else read_schedules(schedule)
         self.backend: Backend = backend
         self.signature = signature_of(program.module)
@@ -114,6 +124,7 @@ class DynamicEngine(Runnable):
             pipeline=self.pipeline,
             machine_options=self.machine_options,
             threads=self.threads,
+            measure=self.measure,
         )
 
     def run(
@@ -141,6 +152,7 @@ def compile(
     allow_nan: bool = False,
     kernels: Sequence[str | Path] = (),
     threads: int = 1,
+    measure: bool = False,
 ) -> Engine | DynamicEngine:
     """
     Compile an ONNX model (a file or a loaded one) or a file of IR for a machine, or without one for the host.
@@ -153,7 +165,8 @@ def compile(
     `dims` gives sizes to symbolic dimensions. If some are left, the result is a `DynamicEngine`, which is called as an
     `Engine` is and compiles for the sizes of its inputs. `allow_nan` accepts weights that hold NaN. `kernels` are files
     of kernels, or texts, that `graph.kernel` and nodes of the domain `penstock` call. `threads` is how many run the
-    loops of the host; the results are the same for any number.
+    loops of the host; the results are the same for any number. With `measure`, for a machine such as "native", kernels
+    are compiled and run with several tiles each, and those that are fastest on this CPU are chosen.
 
     Raises UserError for what is wrong with the model, the names, the pipeline, the options or the schedules.
     """
@@ -167,9 +180,16 @@ def compile(
             machine_options=machine_options,
             schedule=schedule,
             threads=threads,
+            measure=measure,
         )
     if schedule is not None:
         program.ctx.schedules.given = read_schedules(schedule)
     return compile_program(
-        program, machine=machine, backend=backend, pipeline=pipeline, machine_options=machine_options, threads=threads
+        program,
+        machine=machine,
+        backend=backend,
+        pipeline=pipeline,
+        machine_options=machine_options,
+        threads=threads,
+        measure=measure,
     )

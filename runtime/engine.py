@@ -353,14 +353,15 @@ def compile_program(
     pipeline: str | None = None,
     machine_options: Mapping[str, object] | None = None,
     threads: int = 1,
+    measure: bool = False,
     progress: Progress | None = None,
 ) -> Engine:
     """
     Lower a program in place and make it ready to run.
 
     `until` is the level to stop at; by default the lowest: accel for a machine, loop for the host. `pipeline` edits the
-    passes or names others, `machine_options` sets numbers of the machine, `threads` says how many run the host's loops:
-    see `passes_for`.
+    passes or names others, `machine_options` sets numbers of the machine, `threads` says how many run the host's loops,
+    and `measure` chooses their tiles by measured times: see `passes_for`.
     """
     from penstock.runtime.compiler import compile_module
     from penstock.runtime.levels import require_level
@@ -378,6 +379,7 @@ def compile_program(
         pipeline=pipeline,
         machine_options=machine_options,
         threads=threads,
+        measure=measure,
         parsed=program.parsed,
         observers=[fusion],
     )

@@ -90,7 +90,7 @@ class NativeContext:
 
     def __init__(self, module: NativeModule, threads: int | None = None):
         """Start its threads, by default all that the code has; raises UserError for more, and if they do not start."""
-        self._module = module
+        self.module = module
         size = module.context_bytes
         self._memory = np.empty(size + ALIGNMENT, np.uint8)
         start = -self._memory.ctypes.data % ALIGNMENT
@@ -110,8 +110,8 @@ class NativeContext:
         A second thread waits until the first is done. Raises UserError for arrays of another number, shape or
         element type, and for a fault of the program.
         """
-        outputs = [np.empty(spec.shape, spec.dtype) for spec in self._module.interface.outputs]
-        self.run_into(outputs, inputs, self._module.bind(weights))
+        outputs = [np.empty(spec.shape, spec.dtype) for spec in self.module.interface.outputs]
+        self.run_into(outputs, inputs, self.module.bind(weights))
         return outputs
 
     def run_into(self, outputs: Sequence[Array], inputs: Sequence[Array], weights: BoundArrays) -> None:
@@ -119,7 +119,7 @@ class NativeContext:
         As calling it, on weights that are bound, with the results in `outputs`: dense arrays of the right shapes and
         types, up to the signs of integers, none of which shares memory with another array.
         """
-        module = self._module
+        module = self.module
         # Those that are copied have to live until the program is done.
         taken = checked_arrays("input", module.interface.inputs, inputs)
         with self._lock:

@@ -127,6 +127,16 @@ def add_threads(parser: argparse._ActionsContainer) -> None:  # pyright: ignore[
     )
 
 
+def add_measure(parser: argparse._ActionsContainer) -> None:  # pyright: ignore[reportPrivateUsage]
+    """Whether kernels are measured."""
+    parser.add_argument(
+        "--measure",
+        action="store_true",
+        help="compile and run each kernel with several tiles, and choose those that are fastest on this CPU; for"
+        " --machine native",
+    )
+
+
 def add_schedule(parser: argparse._ActionsContainer) -> None:  # pyright: ignore[reportPrivateUsage]
     """The schedules of kernels that a person gives, and what is left open in them."""
     parser.add_argument(
@@ -182,8 +192,11 @@ def print_passes(args: argparse.Namespace, program: LoadedProgram, until: str, t
     from penstock.runtime.pass_manager import pipeline_text
 
     options, threads = machine_options(args), getattr(args, "threads", None)
-    count = 1 if threads is None else threads
-    print(pipeline_text(passes_for(program.module, until, args.machine, text, machine_options=options, threads=count)))
+    count, measure = 1 if threads is None else threads, bool(getattr(args, "measure", False))
+    passes = passes_for(
+        program.module, until, args.machine, text, machine_options=options, threads=count, measure=measure
+    )
+    print(pipeline_text(passes))
     return True
 
 

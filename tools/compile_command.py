@@ -19,6 +19,7 @@ from penstock.tools.arguments import (
     add_common,
     add_kernel,
     add_machine,
+    add_measure,
     add_model,
     add_pipeline,
     add_schedule,
@@ -64,6 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_weights(parser)
     add_schedule(parser)
     add_threads(parser)
+    add_measure(parser)
     parser.add_argument("--report", metavar="FILE", help="write the report as JSON, too")
     parser.add_argument("--print-debuginfo", action="store_true", help="with a level: say where operations come from")
     add_common(parser)
@@ -109,6 +111,7 @@ def execute(args: argparse.Namespace) -> int:
             pipeline=args.pipeline,
             machine_options=machine_options(args),
             threads=1 if args.threads is None else args.threads,
+            measure=args.measure,
             parsed=program.parsed,
             observers=[fusion],
         )

@@ -46,6 +46,7 @@ PASSES: dict[str, str] = {
     "loop-to-accel": "penstock.lowering.loop_to_accel:LoopToAccelPass",
     "multi-buffer": "penstock.passes.loop.multi_buffer:MultiBufferPass",
     "math-polynomial-approximation": "penstock.passes.loop.polynomial_approximation:MathPolynomialApproximationPass",
+    "measure": "penstock.runtime.measure:MeasurePass",
     "mem-liveness": "penstock.passes.loop.mem_liveness:MemLivenessPass",
     "mem-plan": "penstock.passes.loop.mem_plan:MemPlanPass",
     "mem-verify": "penstock.passes.loop.mem_verify:MemVerifyPass",

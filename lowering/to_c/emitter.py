@@ -22,6 +22,9 @@ from penstock.lowering.to_c.prelude import helper_name
 from penstock.lowering.to_c.text import CWriter, Expr, Names, Size, comment_text, sum_of
 from penstock.lowering.to_c.types import CType, c_type
 
+VECTOR_BYTES = 32
+"""Of the CPU where no machine says it; CPUs with shorter vectors take several."""
+
 INLINE_LENGTH = 72
 """An expression with one use becomes a variable of its own when it is longer."""
 
@@ -88,6 +91,12 @@ class CProgram:
     """Bytes that a nest may use while it runs."""
     threads: int = 1
     """How many threads run the iterations of its parallel loops."""
+
+    @property
+    def vector_bytes(self) -> int:
+        """Bytes of the vectors of the processor that it is made for."""
+        processor = self.target.processor() if self.target is not None else None
+        return (processor.vector_bytes if processor is not None else None) or VECTOR_BYTES
 
     def reserve_scratch(self, size: int) -> None:
         """Make the scratch memory at least `size` bytes."""

@@ -12,6 +12,11 @@ from dataclasses import dataclass
 from penstock.lowering.to_c.vectors import VECTOR, vector_helpers
 
 HEADER = """\
+/* The vectors that loops are made of: those of the machine, for a compiler that takes narrower ones by itself. */
+#if defined(__AVX512F__) && defined(__GNUC__) && !defined(__clang__)
+#pragma GCC target("prefer-vector-width={BITS}")
+#endif
+
 #include <math.h>
 #include <stddef.h>
 #include <stdint.h>

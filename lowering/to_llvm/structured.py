@@ -15,7 +15,7 @@ from math import ceil
 from xdsl.dialects.linalg.ops import GenericOp, IndexOp
 
 from penstock.dialects.accel import ExecOp
-from penstock.lowering.to_c.emitter import CProgram, CView
+from penstock.lowering.to_c.emitter import CView
 from penstock.lowering.to_c.nest import LoopNest, NestLoop, Strip
 from penstock.lowering.to_c.structured import Structured, exec_of, generic_of, plan_structured
 from penstock.lowering.to_c.text import Expr, Size
@@ -25,14 +25,8 @@ from penstock.lowering.to_llvm.scalar import affine_size, emit_scalar, is_vector
 from penstock.lowering.to_llvm.small_floats import is_byte_float
 from penstock.lowering.to_llvm.types import memory_type, value_type
 
-VECTOR_BYTES, VECTOR_REGISTERS = 32, 16
-"""Of the CPU where no machine says it; CPUs with shorter vectors take several."""
-
-
-def vector_bytes(program: CProgram) -> int:
-    """Bytes of a vector of the processor that a program is made for."""
-    processor = program.target.processor() if program.target is not None else None
-    return (processor.vector_bytes if processor is not None else None) or VECTOR_BYTES
+VECTOR_REGISTERS = 16
+"""Of the CPU where no machine says it."""
 
 
 def emit_structured(emitter: LlvmEmitter, structured: Structured) -> None:
@@ -192,7 +186,7 @@ class _Blocks(_NestEmitter):
         ops = [op for op in structured.body.ops if not isinstance(op, IndexOp) and op is not structured.body.last_op]
         if any(is_byte_float(view.ctype) for view in views) or not all(is_vectorizable(self.emitter, op) for op in ops):
             return 0
-        return vector_bytes(self.emitter.program) // max(view.ctype.value_size for view in views[-structured.outputs :])
+        return self.emitter.program.vector_bytes // max(view.ctype.value_size for view in views[-structured.outputs :])
 
     def emit(self) -> None:
         self._outer((*self._plan.outer, *self._plan.inner))

@@ -115,9 +115,10 @@ class RegisterTile:
     order: tuple[int, ...]
 
 
-def register_tile(domain: Domain, unit: VectorUnit) -> RegisterTile | None:
+def register_tile(domain: Domain, unit: VectorUnit, rank: int = 0) -> RegisterTile | None:
     """
-    The tile of a contraction with one output that is modelled to take the least time.
+    The tile of a contraction with one output that is modelled to take the least time, or the next one after `rank`
+    that are modelled to take less; the last one where there are fewer.
 
     None where no dim can be the lanes: the output is contiguous along none of which inputs are too, or the part of an
     input that a tile's lanes read lies scattered over more than the first cache, so that it would have to be packed.
@@ -137,16 +138,16 @@ def register_tile(domain: Domain, unit: VectorUnit) -> RegisterTile | None:
                 if not _is_scattered(domain, parallel, chosen, lanes, unit)
             ]
             found += sorted(blocks, key=lambda each: each[0])[:CANDIDATES]
-    best: tuple[Fraction, RegisterTile] | None = None
+    best: list[tuple[Fraction, RegisterTile]] = []
     for cycles, chosen in sorted(found, key=lambda each: each[0]):
-        if best is not None and cycles >= best[0]:
+        if len(best) > rank and cycles >= best[rank][0]:
             break
         sizes = tuple(chosen.get(dim, 1 if dim in parallel else extent) for dim, extent in enumerate(domain.extents))
         cut = [dim for dim in sorted(parallel) if sizes[dim] < domain.extents[dim]]
         order, loading = _order(domain, sizes, cut, unit)
-        if best is None or cycles + loading < best[0]:
-            best = cycles + loading, RegisterTile(sizes, order)
-    return None if best is None or not best[1].order else best[1]
+        best = sorted([*best, (cycles + loading, RegisterTile(sizes, order))], key=lambda each: each[0])
+    tile = best[min(rank, len(best) - 1)][1] if best else None
+    return None if tile is None or not tile.order else tile
 
 
 @dataclass(frozen=True)

@@ -34,11 +34,13 @@ from penstock.passes.tensor.row_tiles import tile_rows
 from penstock.passes.tensor.tile_plan import root_of
 
 
-def tile_on_host(kernel: func.FuncOp, target: TargetOp, schedule: Schedule) -> None:
+def tile_on_host(kernel: func.FuncOp, target: TargetOp, rank: int, schedule: Schedule) -> None:
     """
     Cut the contraction of a kernel into tiles that the registers hold, with what is computed before and after it; in a
     kernel that has loops already each of its contractions, with the fill of its sums. What only moves elements from one
     order of the dims to another goes by tiles of a few lines of the caches.
+
+    The tiles of a contraction are those that are modelled to take the least time but for `rank` others.
     """
     if has_own_tiles(kernel):
         if states_scopes(kernel):
@@ -48,7 +50,7 @@ def tile_on_host(kernel: func.FuncOp, target: TargetOp, schedule: Schedule) -> N
                 made = [
                     value.owner for value in op.outputs if isinstance(value.owner, GenericOp) and value.has_one_use()
                 ]
-                _tile(op, [generic for generic in made if not generic.inputs], target, schedule)
+                _tile(op, [generic for generic in made if not generic.inputs], target, rank, schedule)
         return
     generics = [op for op in kernel.walk() if isinstance(op, GenericOp)]
     if len(generics) == 1 and not has_reduction(generics[0]):
@@ -60,7 +62,7 @@ def tile_on_host(kernel: func.FuncOp, target: TargetOp, schedule: Schedule) -> N
         ops = TiledOps(root, None)
         fused = [member for member in ops.members if member is not ops.anchor]
         if is_contraction(ops.anchor) and not any(has_reduction(member) for member in fused):
-            _tile(ops.anchor, fused, target, schedule)
+            _tile(ops.anchor, fused, target, rank, schedule)
         elif not has_reduction(ops.anchor) or not _tile_sum(ops.anchor, fused, target, schedule):
             tile_rows(root, target, schedule)
 
@@ -73,16 +75,16 @@ def _tile_sum(anchor: GenericOp, fused: Sequence[GenericOp], target: TargetOp, s
     return unit is not None and domain.inputs == 1 and tile_matvec(anchor, fused, domain, unit, schedule)
 
 
-def _tile(anchor: GenericOp, fused: Sequence[GenericOp], target: TargetOp, schedule: Schedule) -> None:
+def _tile(anchor: GenericOp, fused: Sequence[GenericOp], target: TargetOp, rank: int, schedule: Schedule) -> None:
     """Cut a contraction, with the ops that are computed inside its tiles."""
     if (domain := domain_of(anchor)) is None:
         return
     if (found := vector_product_of(anchor, target)) is not None:
-        _tile_vector_product(anchor, fused, domain, *found, target, schedule)
+        _tile_vector_product([anchor, *fused], domain, *found, target, schedule, rank)
         return
-    if (unit := vector_unit(target, anchor)) is None or tile_matvec(anchor, fused, domain, unit, schedule):
+    if (unit := vector_unit(target, anchor)) is None or tile_matvec(anchor, fused, domain, unit, schedule, rank):
         return
-    if (plan := register_tile(domain, unit)) is None:
+    if (plan := register_tile(domain, unit, rank)) is None:
         return
     members = [anchor, *fused]
     pads = {number: value.owner for number, value in enumerate(anchor.inputs) if isinstance(value.owner, tensor.PadOp)}
@@ -93,29 +95,29 @@ def _tile(anchor: GenericOp, fused: Sequence[GenericOp], target: TargetOp, sched
     windows = [_window_of(anchor, number) for number in pads if number not in read_again]
     if windows and (window := window_tile(domain, plan, windows, unit)) is not None:
         members = _cut(schedule, members, domain, window)
-        if (domain := domain_of(members[0])) is None or (plan := register_tile(domain, unit)) is None:
+        if (domain := domain_of(members[0])) is None or (plan := register_tile(domain, unit, rank)) is None:
             return
     _cut(schedule, members, domain, plan)
 
 
 def _tile_vector_product(
-    anchor: GenericOp,
-    fused: Sequence[GenericOp],
+    members: list[GenericOp],
     domain: Domain,
     found: VectorProduct,
     grouped: int,
     target: TargetOp,
     schedule: Schedule,
+    rank: int,
 ) -> None:
     """Cut a contraction whose sums an intrinsic adds to: the products that it adds at once are one step of the sum."""
     unit = _unit_of(target, registers=found.lanes * _SUM_BYTES, element_bytes=_SUM_BYTES)
-    plan = register_tile(_in_groups(domain, grouped, found.group), unit)
+    plan = register_tile(_in_groups(domain, grouped, found.group), unit, rank)
     if plan is None:
         return
-    padded = [value.owner for value in anchor.inputs if isinstance(value.owner, tensor.PadOp)]
+    padded = [value.owner for value in members[0].inputs if isinstance(value.owner, tensor.PadOp)]
     for pad in schedule.handles(padded):
         schedule.materialize(pad)
-    _cut(schedule, [anchor, *fused], domain, plan)
+    _cut(schedule, members, domain, plan)
 
 
 _SUM_BYTES = 4

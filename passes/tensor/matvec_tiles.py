@@ -19,15 +19,24 @@ from penstock.passes.tensor.row_tiles import dividing, edges_of, split_into_vect
 
 
 def tile_matvec(
-    target: GenericOp, fused: Sequence[GenericOp], domain: Domain, unit: VectorUnit, schedule: Schedule
+    target: GenericOp,
+    fused: Sequence[GenericOp],
+    domain: Domain,
+    unit: VectorUnit,
+    schedule: Schedule,
+    rank: int = 0,
 ) -> bool:
-    """Cut such a product or sum, with what is computed before and after it; False for another op."""
+    """
+    Cut such a product or sum, with what is computed before and after it; False for another op.
+
+    `rank` halves the rows that are read at once so often; it is False where too few are left.
+    """
     found = _matvec(domain)
     if found is None:
         return False
     along, summed, matrix = found
     is_sum_of_rows = domain.strides[matrix][along] == 1
-    rows, held = unit.registers // 2, unit.caches[0] // 2 // unit.element_bytes
+    rows, held = unit.registers // 2 >> rank, unit.caches[0] // 2 // unit.element_bytes
     sizes = [1 if dim in (parallel_dims(domain) or ()) else 0 for dim in range(len(domain.extents))]
     if is_sum_of_rows:
         sizes[along] = dividing(domain.extents[along], held, unit.lanes)
@@ -35,6 +44,8 @@ def tile_matvec(
         if not fitting:
             return False
         sizes[summed] = fitting[0]
+    elif rows < 2:
+        return False
     else:
         sizes[along] = min(rows // 2, domain.extents[along])
     order = [dim for dim, size in enumerate(sizes) if size and size < domain.extents[dim]]

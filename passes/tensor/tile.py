@@ -46,8 +46,8 @@ class TilePass(ModulePass):
     `multi-buffer` makes them; with `depth` it is that many everywhere. The cut is written down for people in
     `tiling`, with the cycles that it is modelled to take. Tiles may take all of a scope; `reserve` leaves a share
     of those free that are filled from off chip and emptied there, so that `mem-promote` finds room. Raises
-    UserError for a share that is not from 0 to below 1, for a depth that is neither "auto" nor from 1, for a tiler
-    or a kernel that there is not, and for a plan that is not valid. See `schedule.tile` for an example.
+    UserError for a share that is not from 0 to below 1, for a depth that is neither "auto" nor from 1, for a rank below
+    0, for a tiler or a kernel that there is not, and for a plan that is not valid. See `schedule.tile` for an example.
     """
 
     name = "tile"
@@ -67,6 +67,9 @@ class TilePass(ModulePass):
     tiler: str | None = None
     """The tiler (`passes/planning/tilers/registry`); by default the one that `assign-devices` has asked."""
 
+    rank: int = 0
+    """On such a host: how many tiles of a contraction are passed over that are modelled to take less time."""
+
     PARTS: ClassVar = {"tiler": find_tiler}
     """What finds the part that an option names."""
 
@@ -76,6 +79,8 @@ class TilePass(ModulePass):
         depth = None if isinstance(self.depth, str) else self.depth
         if not 0 <= self.reserve < 1:
             raise UserError(f"tile: a reserve of {self.reserve} is no share from 0 to below 1")
+        if self.rank < 0:
+            raise UserError(f"tile: a rank of {self.rank} is no number from 0")
         require_kernels(ctx, op, START)
         require_kernel(op, self.kernel, self.sizes)
         target, processor = machine_of(op), processor_of(op)
@@ -90,7 +95,7 @@ class TilePass(ModulePass):
             own = target if on_machine else None
             decide = partial(_decide, kernel, own, plan if is_planned else None)
             if processor is not None and sizes is None:
-                decide = partial(tile_on_host, kernel, processor)
+                decide = partial(tile_on_host, kernel, processor, self.rank)
             run_section(ctx, kernel, own, START, decide)
 
 

@@ -137,14 +137,14 @@ def given_to_code(monkeypatch: pytest.MonkeyPatch, engine: Engine, *inputs: Any)
     run = NativeContext.run_into
 
     def record(self: NativeContext, outputs: Any, inputs: Any, weights: Any) -> None:
-        original = self._module.entry  # pyright: ignore[reportPrivateUsage]
+        original = self.module.entry
 
         def entry(context: Any, weights: Any, inputs: Any, outputs: Any) -> int:
             found.extend(ctypes.cast(inputs, ctypes.POINTER(ctypes.c_void_p))[: len(engine.signature.inputs)])
             return original(context, weights, inputs, outputs)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(self._module, "entry", entry)  # pyright: ignore[reportPrivateUsage]
+            patch.setattr(self.module, "entry", entry)
             run(self, outputs, inputs, weights)
 
     monkeypatch.setattr(NativeContext, "run_into", record)

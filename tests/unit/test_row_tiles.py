@@ -13,6 +13,7 @@ from one_node import onnxruntime_of
 from onnx import TensorProto, helper, numpy_helper
 
 import penstock
+from penstock.lowering.to_c.module import emit_c
 from penstock.passes.analysis.kernels import TILING, kernels
 from penstock.runtime.interpreter import run_module
 
@@ -171,3 +172,13 @@ def test_a_normalization_is_one_kernel_of_tiles() -> None:
     )
     (kernel,) = kernels(engine.module)
     assert "d0 parallel, 32 tiles of 2 in 64" in str(kernel.attributes[TILING])
+
+
+@pytest.mark.parametrize(("machine", "bits"), [(None, 256), ("host-avx2", 256), ("host-avx512", 512)])
+def test_loops_have_the_vectors_of_the_machine(machine: str | None, bits: int) -> None:
+    x = np.zeros((3, 40), np.float32)
+    given = model([helper.make_node("Gelu", ["x"], ["y"])], {"x": x}, {})
+    given.opset_import[0].version = 20
+    engine = penstock.compile(given, machine)
+    assert isinstance(engine, penstock.Engine)
+    assert f'prefer-vector-width={bits}"' in emit_c(engine.module).source
