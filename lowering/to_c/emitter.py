@@ -21,6 +21,7 @@ from penstock.dialects.mem import memref_of, scope_of
 from penstock.lowering.to_c.prelude import helper_name
 from penstock.lowering.to_c.text import CWriter, Expr, Names, Size, comment_text, sum_of
 from penstock.lowering.to_c.types import CType, c_type
+from penstock.passes.analysis.vector_products import VectorProduct
 
 VECTOR_BYTES = 32
 """Of the CPU where no machine says it; CPUs with shorter vectors take several."""
@@ -85,6 +86,8 @@ class CProgram:
     """For each function the arguments whose memory no other argument reaches."""
     helpers: set[str] = field(default_factory=set[str])
     """The helper functions that the text so far calls."""
+    products: dict[str, VectorProduct] = field(default_factory=dict[str, VectorProduct])
+    """The intrinsics of the host that the text so far calls, by the names of their functions."""
     scope_ends: dict[str, int] = field(default_factory=dict[str, int])
     """For each scope, and for the arena under "", the bytes that its buffers reach to."""
     scratch: int = 0

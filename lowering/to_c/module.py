@@ -186,7 +186,7 @@ def emit_c(module: ModuleOp, *, name: str = ENTRY) -> CSource:
     return CSource(
         name,
         _header(name, roles, arena, program),
-        HEADER.replace("{BITS}", str(8 * program.vector_bytes)) + "\n" + KERNEL + _spaced(prelude(program.helpers)),
+        HEADER.replace("{BITS}", str(8 * program.vector_bytes)) + "\n" + KERNEL + _spaced(prelude(program.helpers, program.products)),
         constants,
         kernels,
         text,

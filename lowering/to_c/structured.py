@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from xdsl.dialects.builtin import MemRefType
@@ -27,8 +27,10 @@ from penstock.lowering.to_c.emitter import CView, FunctionEmitter, Values, refus
 from penstock.lowering.to_c.nest import LoopNest, NestLoop, Strip, plan_nest
 from penstock.lowering.to_c.scalar import affine_expression, emit_scalar
 from penstock.lowering.to_c.text import Expr, Size, for_loop, sum_of
-from penstock.lowering.to_c.vectors import VectorType, is_vectorizable, vector_type
+from penstock.lowering.to_c.vectors import VectorType, is_vectorizable, product_name, vector_type
+from penstock.passes.analysis.vector_products import VectorProduct, vector_products
 from penstock.passes.planning.register_blocks import Domain
+from penstock.passes.schedule.primitives.tensorize import match_named
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,8 @@ class Structured:
     operands: tuple[BodyOperand, ...]
     outputs: int
     extents: tuple[Size, ...]
+    product: tuple[VectorProduct, int] | None = None
+    """The intrinsic of the host that it is, and the dim of the products that this adds at once."""
 
     @property
     def inputs(self) -> int:
@@ -89,11 +93,26 @@ def _emit_structured(emitter: FunctionEmitter, structured: Structured) -> None:
     """Write the loop nest."""
     if 0 in structured.extents:
         return
+    if structured.product is not None:
+        if (planned := _plan_product(structured, *structured.product)) is not None:
+            _Blocks(emitter, structured, *planned).emit()
+            return
+        structured = replace(structured, product=None)
     planned = plan_structured(structured)
     if planned is None:
         _InOrder(emitter, structured).emit()
     else:
         _Blocks(emitter, structured, *planned).emit()
+
+
+def _plan_product(structured: Structured, product: VectorProduct, grouped: int) -> tuple[LoopNest, list[int]] | None:
+    """The loops around an intrinsic of the host, which has the dim `grouped`; None where they have no lanes for it."""
+    extents = tuple(1 if dim == grouped else extent for dim, extent in enumerate(structured.extents))
+    planned = plan_structured(replace(structured, extents=extents))
+    if planned is None or (lanes := planned[0].lanes) is None or not planned[0].sequential:
+        return None
+    fits = lanes.loop.strides == (0, product.group, 1) and not lanes.size % product.lanes and not lanes.tail
+    return planned if fits and structured.operands[-1].is_in_registers else None
 
 
 def plan_structured(structured: Structured, *, with_registers_apart: bool = False) -> tuple[LoopNest, list[int]] | None:
@@ -316,11 +335,15 @@ class _Blocks(_NestEmitter):
     def _vector_type(self) -> VectorType | None:
         """The vectors of the machine, where tiles in its registers are made of them whole."""
         lanes, structured = self._plan.lanes, self.structured
+        if structured.product is not None:
+            return VectorType(self.view(structured.inputs).ctype, structured.product[0].lanes)
         outputs = range(structured.inputs, len(structured.operands))
-        if lanes is None or any(self.view(number).scope != REGISTERS for number in outputs):
+        if lanes is None or not any(operand.is_in_registers for operand in structured.operands):
             return None
-        element = self.view(structured.inputs).ctype
-        vector = vector_type(self.emitter.program.target, element)
+        if self._plan.sequential and any(self.view(number).scope != REGISTERS for number in outputs):
+            return None
+        types = [self.view(number).ctype for number, each in enumerate(structured.operands) if each.is_in_registers]
+        vector = vector_type(self.emitter.program.target, types[-1])
         if vector is None:
             return None
         read = [number for number in range(structured.inputs) if structured.operands[number].is_read]
@@ -328,12 +351,18 @@ class _Blocks(_NestEmitter):
             return None
         if not {lanes.loop.strides[number] for number in read} <= {0, 1, 2}:
             return None
-        return vector if is_vectorizable(structured.body, element) else None
+        return vector if is_vectorizable(structured.body) else None
 
     def results(self) -> list[Expr]:
         """The body at the current point, or at a vector of them."""
         if self._vector is None:
             return super().results()
+        if self.structured.product is not None:
+            name = product_name(self.structured.product[0])
+            self.emitter.program.products[name] = self.structured.product[0]
+            a, b = (self.lvalue(number) for number in range(2))
+            return [Expr(f"{name}({self._vector_value(2).text}, &{a}, &{b})", is_atom=True)]
+        self.emitter.program.helpers.update(vector.helper for vector in self._vector.used_in(self.structured.body))
         args = [(number, arg) for number, arg in enumerate(self.structured.body.args) if arg.uses]
         values: dict[SSAValue, Expr] = {arg: self._vector_value(number) for number, arg in args}
         return self._vector.results(self.structured.body, values, self.emitter.scalar)
@@ -346,20 +375,23 @@ class _Blocks(_NestEmitter):
         is_kept = self._element is not None and number >= self.structured.inputs
         if is_kept:
             return scalar
-        if isinstance(self.structured.operands[number].source, CView):
+        source, vector = self.structured.operands[number].source, self._vector
+        if isinstance(source, CView):
+            vector = vector.of(source.ctype)
             match self._plan.lanes.loop.strides[number]:
                 case 1:
-                    return Expr(self._vector.load(scalar.text))
+                    return Expr(vector.load(scalar.text))
                 case 2:
-                    return Expr(self._vector.every_second(scalar.text), is_atom=True)
+                    return Expr(vector.every_second(scalar.text), is_atom=True)
                 case _:
                     pass
-        return Expr(self._vector.splat(scalar), is_atom=True)
+        return Expr(vector.splat(scalar), is_atom=True)
 
     def _store_vectors(self, results: Sequence[Expr]) -> None:
         assert self._vector is not None
         for number, result in enumerate(results, self.structured.inputs):
-            self.emitter.writer.line(f"{self._vector.at(self.lvalue(number))} = {result.text};")
+            vector = self._vector.of(self.view(number).ctype)
+            self.emitter.writer.line(f"{vector.at(self.lvalue(number))} = {result.text};")
 
     def _pack(self, number: int) -> None:
         """Copy the part of an operand that the blocks to come share to where its elements are adjacent."""
@@ -521,11 +553,23 @@ def generic_of(emitter: Values, op: GenericOp) -> Structured:
         raise refuse(op, "a linalg.generic on tensors has no C", "run `tensor-to-loop` first")
     maps = [attr.data for attr in op.indexing_maps]
     structured = _structured(emitter, op.body.block, op.operands, maps, len(op.outputs), None, op)
+    structured = replace(structured, product=_product_of(emitter, op))
     extents = " x ".join(str(extent) for extent in structured.extents) or "one point"
     intrinsic = f" ({op.library_call.data})" if op.library_call is not None else ""
     emitter.describe(op, f"linalg.generic{intrinsic} over {extents}")
     _count_work(emitter, structured, "macs" if op.library_call is not None else "host_macs")
     return structured
+
+
+def _product_of(emitter: Values, op: GenericOp) -> tuple[VectorProduct, int] | None:
+    """The intrinsic of the host that an op says it is, proved again, and the dim of what it adds at once."""
+    target = emitter.program.target
+    if target is None or not target.is_host or op.library_call is None:
+        return None
+    match = match_named(op, op.library_call.data, target)
+    found = next((each for each in vector_products(target) if each.intrinsic is match.intrinsic), None)
+    grouped = match.dims[-1]
+    return None if found is None or grouped is None else (found, grouped)
 
 
 def emit_exec(emitter: FunctionEmitter, op: ExecOp) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from xdsl.dialects import func, tensor
-from xdsl.dialects.builtin import DYNAMIC_INDEX, TensorType
+from xdsl.dialects.builtin import DYNAMIC_INDEX, IntegerType, TensorType
 from xdsl.dialects.linalg.ops import GenericOp
-from xdsl.ir import SSAValue
+from xdsl.ir import Attribute, SSAValue
 from xdsl.utils.hints import isa
 
 from penstock.dialects.machine import REGISTERS, TargetOp, ints_of
@@ -200,13 +200,24 @@ def _strides_of(value: SSAValue) -> tuple[int, ...]:
 
 
 def vector_unit(target: TargetOp, generic: GenericOp) -> VectorUnit | None:
-    """What the processor has for the element type of an op; None where its registers do not hold it."""
+    """
+    What the processor has for the element type of an op; None where its registers do not hold it. Integers that are
+    summed in a wider type are widened when they are loaded.
+    """
     processor, registers = target.processor(), target.scope(REGISTERS)
     types = [value.type for value in generic.operands if isa(value.type, TensorType)]
-    elements = {type.element_type for type in types}
-    if processor is None or len(elements) != 1 or not elements <= {*registers.dtypes.data}:
+    element = types[-1].element_type
+    widened = isinstance(element, IntegerType) and is_contraction(generic)
+    if processor is None or element not in registers.dtypes.data:
         return None
-    return _unit_of(target, registers=processor.vector_bytes, element_bytes=element_bytes(types[0]))
+    if any(each.element_type != element and not (widened and _is_narrower(each.element_type, element)) for each in types):
+        return None
+    return _unit_of(target, registers=processor.vector_bytes, element_bytes=element_bytes(types[-1]))
+
+
+def _is_narrower(element: Attribute, than: Attribute) -> bool:
+    """Whether an integer type has fewer bits than another one."""
+    return isinstance(element, IntegerType) and isinstance(than, IntegerType) and element.width.data < than.width.data
 
 
 def _unit_of(target: TargetOp, *, registers: int, element_bytes: int) -> VectorUnit:
