@@ -294,7 +294,8 @@ class ConvOp(GraphOp):
         rank = len(spatial)
         images = image_layout(layout, x.get_num_dims())
         # Filters in blocks go with images without: they are as many channels there as the blocks hold.
-        blocks = 0 if filters is None else sum(part.block is not None for part in parse_layout(filters).parts)
+        named = () if filters is None else parse_layout(filters).parts
+        blocks = 2 if images.is_blocked else sum(part.block is not None for part in named)
         require(
             w.get_num_dims() == rank + 2 + blocks,
             lambda: f"filters {w} of rank {w.get_num_dims()} do not match {x} of rank {x.get_num_dims()}",

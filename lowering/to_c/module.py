@@ -186,7 +186,10 @@ def emit_c(module: ModuleOp, *, name: str = ENTRY) -> CSource:
     return CSource(
         name,
         _header(name, roles, arena, program),
-        HEADER.replace("{BITS}", str(8 * program.vector_bytes)) + "\n" + KERNEL + _spaced(prelude(program.helpers, program.products)),
+        HEADER.replace("{BITS}", str(8 * program.vector_bytes))
+        + "\n"
+        + KERNEL
+        + _spaced(prelude(program.helpers, program.products)),
         constants,
         kernels,
         text,

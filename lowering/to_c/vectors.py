@@ -366,7 +366,7 @@ def vector_helpers(key: str) -> str:
 
 
 _PRODUCT = """\
-/* Adds to each sum the products of {GROUP} bytes of a and of as many of b, which are those of the next sum after them. */
+/* Adds to each sum the products of {GROUP} bytes of a, the same for all, and of as many of b, its own. */
 static inline pen_{SUMS} {NAME}(pen_{SUMS} acc, const int8_t *a, const int8_t *b) {{
 #if defined({MACRO}) && defined(__GNUC__)
   typedef int8_t bytes __attribute__((vector_size({BYTES}), aligned(1), may_alias));

@@ -8,6 +8,7 @@ from functools import lru_cache
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import IntegerType, Signedness
 from xdsl.ir import Attribute
+from xdsl.utils.hints import isa
 
 from penstock.dialects.machine import REGISTERS, IntrinsicOp, TargetOp
 from penstock.passes.analysis.intrinsics import pattern_of
@@ -49,6 +50,7 @@ def _vector_product(op: IntrinsicOp) -> VectorProduct | None:
 def _graph_type(op: IntrinsicOp, number: int) -> Attribute:
     """The element type of an operand at graph level."""
     arg = op.generic.body.block.args[number]
-    if isinstance(arg.type, IntegerType) and any(isinstance(use.operation, arith.ExtUIOp) for use in arg.uses):
-        return IntegerType(arg.type.width.data, Signedness.UNSIGNED)
-    return arg.type
+    element = arg.type
+    if isa(element, IntegerType) and any(isinstance(use.operation, arith.ExtUIOp) for use in arg.uses):
+        return IntegerType(element.width.data, Signedness.UNSIGNED)
+    return element

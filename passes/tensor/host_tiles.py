@@ -206,18 +206,18 @@ def vector_unit(target: TargetOp, generic: GenericOp) -> VectorUnit | None:
     """
     processor, registers = target.processor(), target.scope(REGISTERS)
     types = [value.type for value in generic.operands if isa(value.type, TensorType)]
-    element = types[-1].element_type
-    widened = isinstance(element, IntegerType) and is_contraction(generic)
+    element: Attribute = types[-1].element_type
     if processor is None or element not in registers.dtypes.data:
         return None
-    if any(each.element_type != element and not (widened and _is_narrower(each.element_type, element)) for each in types):
+    others = {each.element_type for each in types} - {element}
+    if others and not (is_contraction(generic) and all(_is_narrower(each, element) for each in others)):
         return None
     return _unit_of(target, registers=processor.vector_bytes, element_bytes=element_bytes(types[-1]))
 
 
 def _is_narrower(element: Attribute, than: Attribute) -> bool:
     """Whether an integer type has fewer bits than another one."""
-    return isinstance(element, IntegerType) and isinstance(than, IntegerType) and element.width.data < than.width.data
+    return isa(element, IntegerType) and isa(than, IntegerType) and element.width.data < than.width.data
 
 
 def _unit_of(target: TargetOp, *, registers: int, element_bytes: int) -> VectorUnit:

@@ -115,7 +115,7 @@ class IntegerProducts(NodeBuilder):
         return [tensor_of(each.value).element_type for each in (x, w)] == [self._element, i8]
 
     def stored(self, value: SSAValue, element: Attribute = i8) -> SSAValue:
-        """8-bit integers as those of a type: 128 less if they lose what makes them unsigned, 128 more if they get it."""
+        """8-bit integers as those of a type: 128 less where that has a sign and they have none, or 128 more."""
         if tensor_of(value).element_type == element:
             return value
         if (known := self._stored.get((value, element))) is None:
