@@ -1,7 +1,7 @@
 """
 Generated C beside the libraries that others tuned by hand: operators and networks, f32, batch 1, on one thread.
 
-    python -m benchmarks.native [--only GROUP,NAME...] [--machine NAME]... [--repetitions N] [--json FILE]
+    python -m benchmarks.native [--only GROUP,NAME...] [--machine NAME]... [--measure] [--repetitions N] [--json FILE]
 
 The peers are onnxruntime with all of its optimisations, openvino where it is installed (`pip install openvino`, or a
 folder with it in PYTHONPATH), and, for products of matrices, the BLAS of NumPy, all on one thread. They and ours, in
@@ -48,11 +48,16 @@ PEAK = "peak"
 """What is no peer, and has turns as well."""
 
 
+MEASURED = "measured"
+"""What is added to the name of a machine for which kernels are measured."""
+
+
 def ours(model: Any, feeds: Feeds, machine: str) -> Run:
     """What the compiler makes of a model; "host" is the machine without registers."""
     import penstock
 
-    engine = penstock.compile(model, None if machine == "host" else machine)
+    name, _, how = machine.partition(", ")
+    engine = penstock.compile(model, None if name == "host" else name, measure=how == MEASURED)
     assert isinstance(engine, penstock.Engine)
     context, inputs = engine.context(), [feeds[spec.name] for spec in engine.signature.inputs]
     outputs = context.run(inputs)
@@ -167,6 +172,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--only", default="", metavar="WHAT,...", help=f"groups, or how names of rows begin; the groups: {groups}"
     )
     parser.add_argument("--machine", action="append", metavar="NAME", help=f"a machine, or host ({NATIVE})")
+    parser.add_argument("--measure", action="store_true", help="each machine also with kernels that are measured")
     parser.add_argument("--repetitions", type=int, default=REPETITIONS, metavar="N", help=f"turns ({REPETITIONS})")
     parser.add_argument("--quick", action="store_true", help="small extents, which say nothing of the targets")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the rows to FILE instead of printing them")
@@ -177,6 +183,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if not chosen(everything, [each]):
             parser.error(f'no group or row is called "{each}"; the groups: {groups}')
     machines: list[str] = args.machine or [NATIVE]
+    if args.measure:
+        machines = [each for name in machines for each in (name, f"{name}, {MEASURED}")]
     found = {work: measured(work, machines, args.repetitions) for work in chosen(everything, only)}
     rows: list[Row] = []
     for machine in machines:

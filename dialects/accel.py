@@ -41,6 +41,7 @@ from xdsl.traits import MemoryReadEffect, MemoryWriteEffect
 from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.hints import isa
 
+from penstock.dialects import accel_issue
 from penstock.dialects.diagnostics import UnknownName
 from penstock.dialects.machine import DRAM, IMMEDIATE, IntrinsicOp, OperandSpec, TargetOp, find_target
 from penstock.dialects.mem import scope_of
@@ -392,4 +393,4 @@ def _target_of(op: Operation) -> TargetOp | None:
     return find_target(top) if isinstance(top, ModuleOp) else None
 
 
-Accel = Dialect("accel", [ReadyOp, DmaOp, ExecOp, WaitOp, BarrierOp, PushOp, PopOp], [TokenType])
+Accel = Dialect("accel", [ReadyOp, DmaOp, ExecOp, WaitOp, BarrierOp, PushOp, PopOp, *accel_issue.OPS], [TokenType])

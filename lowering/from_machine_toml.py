@@ -26,7 +26,15 @@ from typing import cast
 
 from penstock.dialects.diagnostics import UserError, did_you_mean
 from penstock.dialects.machine import TargetOp
-from penstock.lowering.machine_file import COVERS, EXTENDS, MACHINE_KEYS, PART_KINDS, FaultLog, MachineFile
+from penstock.lowering.machine_file import (
+    COVERS,
+    EXTENDS,
+    MACHINE_KEYS,
+    PART_KINDS,
+    SINGLE_KINDS,
+    FaultLog,
+    MachineFile,
+)
 from penstock.lowering.machine_options import with_options
 from penstock.lowering.toml_positions import Path as KeyPath
 from penstock.lowering.toml_positions import Positions, locate
@@ -211,7 +219,7 @@ def _extend(base: Document, base_positions: Positions, own: Document, positions:
                 else:
                     parts[at] = None if table.get("remove") is True else _over(cast(Table, parts[at] or {}), table)
             extended[kind] = parts
-        elif kind in PART_KINDS and isinstance(value, dict):
+        elif kind in PART_KINDS and kind not in SINGLE_KINDS and isinstance(value, dict):
             message = f"a machine may have more than one {kind}: write [[{kind}]]"
             raise UserError(message, loc=str(positions.key((kind,))))
         else:
@@ -241,6 +249,7 @@ def _syntax_fault(file: str, text: str, error: tomllib.TOMLDecodeError) -> UserE
     if place is not None and place.group(1) is not None:
         line, column = int(place.group(1)), int(place.group(2))
     what = _PLACE.sub("", message)
-    single = re.search(rf"^\[({'|'.join(PART_KINDS)})\]", text, re.MULTILINE)
+    several = [kind for kind in PART_KINDS if kind not in SINGLE_KINDS]
+    single = re.search(rf"^\[({'|'.join(several)})\]", text, re.MULTILINE)
     notes = [f"a machine may have more than one {single[1]}: write [[{single[1]}]]"] if single is not None else []
     return UserError(f"not TOML: {what}", loc=f"{file}:{line}:{column}", notes=notes)

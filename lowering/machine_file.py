@@ -38,12 +38,14 @@ from penstock.dialects.machine import (
     IMMEDIATE,
     STRIDES,
     BusOp,
+    CodeOp,
     DmaOp,
     IntrinsicOp,
     MachinePart,
     ProcessorOp,
     QueueOp,
     ScopeOp,
+    StateOp,
     TargetOp,
     UnitOp,
 )
@@ -59,9 +61,12 @@ from penstock.lowering.tensor_expression import (
 from penstock.lowering.toml_positions import Path, Position, Positions
 
 PART_KINDS: dict[str, type[MachinePart]] = {
-    kind.KIND: kind for kind in (ScopeOp, BusOp, UnitOp, ProcessorOp, DmaOp, IntrinsicOp, QueueOp)
+    kind.KIND: kind for kind in (ScopeOp, BusOp, UnitOp, ProcessorOp, DmaOp, IntrinsicOp, QueueOp, StateOp, CodeOp)
 }
 """The kinds of parts by the name of their table, in the order in which the target lists them."""
+
+SINGLE_KINDS = (CodeOp.KIND,)
+"""The kinds of which a machine has one, written `[kind]`."""
 
 ASSUMED = "assumed"
 EXTENDS = "extends"
@@ -181,6 +186,25 @@ def _read_conversion(value: object) -> Attribute:
     return DictionaryAttr({"from": _read_type(entries["from"]), "to": _read_type(entries["to"]), "rule": rule})
 
 
+def _read_entry(value: object) -> Attribute:
+    """A number or a text, or a table of them."""
+    match value:
+        case int() if not isinstance(value, bool):
+            return IntegerAttr(_read_integer(value), i64)
+        case str():
+            return StringAttr(value)
+        case _:
+            return _read_entries(value)
+
+
+def _read_entries(value: object) -> Attribute:
+    return DictionaryAttr({key: _read_entry(each) for key, each in _read_table(value).items()})
+
+
+def _read_strings(value: object) -> Attribute:
+    return ArrayAttr(StringAttr(_read_string(each)) for each in _read_list(value))
+
+
 @dataclass(frozen=True)
 class Key:
     """A key of a table that is a property."""
@@ -218,6 +242,11 @@ _KEYS: dict[type[Attribute], Key] = {
 _NAMED_KEYS: dict[str, Key] = {
     "name": Key("name", lambda value: StringAttr(_read_name(value)), "_", meaning="The symbol of the part."),
     "dtypes": Key("list of element types", lambda value: ArrayAttr(map(_read_type, _read_list(value))), []),
+    "headers": Key("list of strings", _read_strings, []),
+    "files": Key("list of strings", _read_strings, []),
+    "block": Key("table", _read_entries, {}),
+    "requires": Key("list of strings", _read_strings, []),
+    "settings": Key("table of tables", _read_entries, {}),
 }
 """The keys that say more than the declared attribute."""
 MACHINE_KEYS = {
@@ -593,7 +622,7 @@ class MachineFile:
         are_read = not any(self.log.has_fault_at((name,)) for name in PART_KINDS)
         found = [((*paths[part], fault.key), fault) for part, fault in (target.faults() if are_read else ())]
         for path, fault in [(path, fault) for path, fault in found if not self.log.has_fault_in(path)]:
-            self.log.at_value((*path, *fault.inside), fault.message, fault.notes)
+            self.log.at_value((*path, *fault.inside), fault.message, fault.notes, offset=fault.offset)
         if not self.log.has_fault_in(()):
             for part, fault in reach_faults(target):
                 self.log.at_value((*paths[part], fault.key, *fault.inside), fault.message, fault.notes)
@@ -644,6 +673,12 @@ class MachineFile:
 
     def _tables(self, name: str) -> Iterator[tuple[Path, Mapping[str, object]]]:
         value = self.document.get(name, [])
+        if name in SINGLE_KINDS:
+            if isinstance(value, Mapping):
+                yield (name,), cast(Mapping[str, object], value)
+            elif value:
+                self.log.at_key((name,), f"a machine has one {name}: write [{name}]")
+            return
         if not isinstance(value, list):
             self.log.at_key((name,), f"a machine may have more than one {name}: write [[{name}]]")
             return
@@ -685,5 +720,5 @@ class MachineFile:
         if isinstance(part, IntrinsicOp) and isinstance(table, _IntrinsicTable):
             table.check_roles(part)
         for fault in part.faults():
-            self.log.at_value((*path, fault.key, *fault.inside), fault.message, fault.notes)
+            self.log.at_value((*path, fault.key, *fault.inside), fault.message, fault.notes, offset=fault.offset)
         return part

@@ -15,10 +15,11 @@ The reductions are those of Cody and Waite, "Software Manual for the Elementary 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import inf, nan
 
 from xdsl.dialects import arith, math
-from xdsl.dialects.builtin import BFloat16Type, Float16Type, Float32Type, LocationAttr, f32, i32
+from xdsl.dialects.builtin import BFloat16Type, Float16Type, Float32Type, FloatAttr, LocationAttr, f32, i32
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from penstock.passes.scalar_body import Body
@@ -235,6 +236,18 @@ def erf(body: PolynomialBody, x: SSAValue) -> SSAValue:
     return body.with_sign_of(body.where(is_small, small, large), x)
 
 
+def root(body: PolynomialBody, x: SSAValue, quarters: int) -> SSAValue:
+    """x to the power of 1/4, 1/2 or 3/4, by square roots; the powers of minus infinity and -0 are positive."""
+    size = body.add(body.where(body.compare("eq", x, body.real(-inf)), body.real(inf), x), body.real(0))
+    found = half = body.emit(math.SqrtOp(size))
+    if quarters != 2:
+        found = body.emit(math.SqrtOp(half))
+    if quarters == 3:
+        # One rounding less than the product of the two; 0 and infinity, like 1, are roots of themselves.
+        found = body.where(body.compare("eq", found, size), size, body.div(size, found))
+    return found
+
+
 FUNCTIONS: Mapping[type[Operation], Callable[[PolynomialBody, SSAValue], SSAValue]] = {
     math.ErfOp: erf,
     math.ExpOp: exp,
@@ -247,6 +260,12 @@ FUNCTIONS: Mapping[type[Operation], Callable[[PolynomialBody, SSAValue], SSAValu
 """The ops that have a polynomial, and what appends it to a body."""
 
 
-def has_polynomial(op: Operation) -> bool:
-    """Whether an op is one of these functions on a scalar of up to 32 bits."""
-    return isinstance(op, tuple(FUNCTIONS)) and isinstance(op.results[0].type, Float16Type | BFloat16Type | Float32Type)
+def polynomial_of(op: Operation) -> Callable[[PolynomialBody, SSAValue], SSAValue] | None:
+    """What appends the function of its first operand that an op on scalars of up to 32 bits is; None for others."""
+    if not op.results or not isinstance(op.results[0].type, Float16Type | BFloat16Type | Float32Type):
+        return None
+    if not isinstance(op, math.PowFOp):
+        return FUNCTIONS.get(type(op))
+    power = op.rhs.owner.value if isinstance(op.rhs.owner, arith.ConstantOp) else None
+    quarters = 4 * power.value.data if isinstance(power, FloatAttr) else 0
+    return partial(root, quarters=int(quarters)) if quarters in (1, 2, 3) else None

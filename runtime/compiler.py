@@ -7,7 +7,7 @@ another one; penstock-opt runs any other, and `",".join(pipeline("loop", "gemmin
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,10 +49,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PipelineStep:
-    """A pass of the pipeline; `for_machine` ones have nothing to do without a machine and are left out."""
+    """A pass of the pipeline; what has nothing to do is left out."""
 
     spec: str
     for_machine: bool = False
+    """Whether it is for a machine, if only a host whose file says what its registers hold."""
+    for_scopes: bool = False
+    """Whether it is for a machine that is no host, with scopes to be filled and commands to be ordered."""
     for_threads: bool = False
     """Whether it is left out of programs of one thread; of others it has the option `threads`."""
     for_measuring: bool = False
@@ -77,7 +80,7 @@ PIPELINE: dict[str, tuple[PipelineStep, ...]] = {
         PipelineStep("layout"),
         PipelineStep("fold-constants"),
         PipelineStep("graph-fuse"),
-        PipelineStep("storage-type", for_machine=True),
+        PipelineStep("storage-type", for_scopes=True),
     ),
     "tensor": (
         PipelineStep("graph-to-tensor"),
@@ -94,26 +97,26 @@ PIPELINE: dict[str, tuple[PipelineStep, ...]] = {
     "loop": (
         PipelineStep("tensor-to-loop"),
         PipelineStep("promote"),
-        PipelineStep("promote-levels", for_machine=True),
+        PipelineStep("promote-levels", for_scopes=True),
         PipelineStep("tensorize", for_machine=True),
         # Iterations that a schedule lets run at once: no machine has units for them yet, nor has generated C threads.
         PipelineStep("forall-to-for"),
         # Without fused multiply-adds, unless the machine is a host that has them: the numbers are the same everywhere.
         PipelineStep("math-polynomial-approximation"),
         PipelineStep("contract{declared=true}", for_machine=True),
-        PipelineStep("mem-promote", for_machine=True),
-        PipelineStep("multi-buffer{depth=auto}", for_machine=True),
+        PipelineStep("mem-promote", for_scopes=True),
+        PipelineStep("multi-buffer{depth=auto}", for_scopes=True),
         PipelineStep("parallelize", for_threads=True),
         PipelineStep("mem-plan"),
         PipelineStep("mem-verify"),
     ),
     "accel": (
-        PipelineStep("loop-to-accel", for_machine=True),
-        PipelineStep("accel-pipeline", for_machine=True),
-        PipelineStep("cse", for_machine=True),
+        PipelineStep("loop-to-accel", for_scopes=True),
+        PipelineStep("accel-pipeline", for_scopes=True),
+        PipelineStep("cse", for_scopes=True),
         # What a pass made of the program since it was planned may have broken the plan.
-        PipelineStep("mem-verify", for_machine=True),
-        PipelineStep("accel-check-hazards", for_machine=True),
+        PipelineStep("mem-verify", for_scopes=True),
+        PipelineStep("accel-check-hazards", for_scopes=True),
     ),
 }
 """The passes of each level; the first of a lower level lead into it."""
@@ -122,11 +125,17 @@ DEFAULT = "default"
 
 
 def pipeline(
-    until: str, machine: str | None, *, start: str = "graph", threads: int = 1, measure: bool = False
+    until: str,
+    machine: str | None,
+    *,
+    start: str = "graph",
+    is_host: bool = False,
+    threads: int = 1,
+    measure: bool = False,
 ) -> tuple[str, ...]:
     """
-    The passes that take a program at level `start` to the end of level `until`, for a machine or for the host, whose
-    loops may run in several threads, and whose kernels may be measured.
+    The passes that take a program at level `start` to the end of level `until`, for a machine, which may be a host, or
+    for the host without one, whose loops may run in several threads, and whose kernels may be measured.
 
     A start below graph level enters at the passes of its own level, without the one that leads into it.
     Raises UserError for a level that does not exist and for one above `start`.
@@ -143,7 +152,7 @@ def pipeline(
         if index == first and index > 0:
             steps = steps[1:]
         for step in steps:
-            if _why_left_out(step, machine, threads, measure) is None:
+            if _why_left_out(step, machine, is_host, threads, measure) is None:
                 specs.append(f"{step.spec}{{threads={threads}}}" if step.for_threads else step.spec)
     return tuple(specs)
 
@@ -186,14 +195,18 @@ def passes_for(
     if threads > 1 and start in ("loop", "accel"):
         notes = [f"the pass that does is parallelize{{threads={threads}}}"]
         raise UserError(f"a program that is at the {start} level already gets no threads", notes=notes)
-    passes = read_pipeline(",".join(pipeline(until, machine, start=start, threads=threads, measure=measure)))
-    return edit_passes(passes, items[1:], DEFAULT, _left_out(until, machine, start, threads, measure))
+    is_host = target is not None and target.is_host
+    specs = pipeline(until, machine, start=start, is_host=is_host, threads=threads, measure=measure)
+    left_out = _left_out(until, start, lambda step: _why_left_out(step, machine, is_host, threads, measure))
+    return edit_passes(read_pipeline(",".join(specs)), items[1:], DEFAULT, left_out)
 
 
-def _why_left_out(step: PipelineStep, machine: str | None, threads: int, measure: bool) -> str | None:
+def _why_left_out(step: PipelineStep, machine: str | None, is_host: bool, threads: int, measure: bool) -> str | None:
     """Why a step does not run for a machine, or for none, in so many threads; None if it does."""
-    if step.for_machine and machine is None:
+    if (step.for_machine or step.for_scopes) and machine is None:
         return "it is for a machine, and there is none: --machine NAME"
+    if step.for_scopes and is_host:
+        return f"it is for a machine with scopes to fill, and {machine} is a host"
     if step.for_threads and threads == 1:
         return "it is for several threads: --threads N"
     if step.for_measuring and not measure:
@@ -201,7 +214,7 @@ def _why_left_out(step: PipelineStep, machine: str | None, threads: int, measure
     return None
 
 
-def _left_out(until: str, machine: str | None, start: str, threads: int, measure: bool) -> dict[str, str]:
+def _left_out(until: str, start: str, reason_of: Callable[[PipelineStep], str | None]) -> dict[str, str]:
     """The steps of the pipeline that do not run between two levels, by the names of their passes, and why."""
     first, last = LEVELS.index(start), LEVELS.index(until)
     found: dict[str, str] = {}
@@ -212,7 +225,7 @@ def _left_out(until: str, machine: str | None, start: str, threads: int, measure
             elif index > last:
                 reason = f"the pipeline ends at {until} level here"
             else:
-                reason = _why_left_out(step, machine, threads, measure)
+                reason = reason_of(step)
             if reason is not None:
                 found.setdefault(step.spec.partition("{")[0], reason)
     return found

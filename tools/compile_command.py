@@ -1,7 +1,8 @@
 """
 Lower a model or a file of IR. --emit says what -o is: a file of IR at the end of a level, with its weights beside it;
 the schedules of its kernels, a file that --schedule takes;
-a folder with C; a file of LLVM IR; a folder with VTA's instructions and the memory they run in; or a plan, a file that
+a folder with C, or with C for the real machine (device-c); a file of LLVM IR; a folder with VTA's instructions and the
+memory they run in; or a plan, a file that
 `penstock run` and `Engine.load` run without the compiler.
 """
 
@@ -60,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="extend",
         default=[],
         metavar="[NAME=]FILE",
-        help="with vta: the tensors in memory, of which the expected outputs are; default: small integers",
+        help="with vta and device-c: the tensors in memory, of which the expected outputs are; default: small integers",
     )
     add_weights(parser)
     add_schedule(parser)
@@ -86,7 +87,7 @@ def execute(args: argparse.Namespace) -> int:
     if args.output == STDIN and not emitter.is_text:
         raise UserError(f"--emit={args.emit} is {emitter.kind}, which stdout cannot be", status=USAGE)
     if args.input and not emitter.takes_inputs:
-        raise UserError("--input is for --emit=vta", status=USAGE)
+        raise UserError("--input is for --emit=vta and --emit=device-c", status=USAGE)
     if args.weights is not None and not (emitter.is_text and args.emit in LEVELS):
         raise UserError(f"--weights is for a file of IR, not for --emit={args.emit}", status=USAGE)
     require_distinct({"-o": output, "--weights": args.weights, "--report": args.report}, args.model)
@@ -214,6 +215,21 @@ def _write_vta(given: EmitterInput, output: Path) -> str:
     )
 
 
+def _write_device(given: EmitterInput, output: Path) -> str:
+    from penstock.lowering.codegen.text import identifier
+    from penstock.runtime.device import device_program, lower_to_device, write_device_folder
+
+    program = given.program
+    lower_to_device(program.module, program.ctx)
+    written = device_program(program.module, identifier(program.path.stem))
+    write_device_folder(output, written, given.reference, program.ctx.weights, given.signature, given.inputs)
+    counts = written.counts
+    return (
+        f"{counts.commands:,} commands, {counts.settings:,} settings of states"
+        f" (before each command: {counts.every_time:,}); run it on the model with: make -C {output} check"
+    )
+
+
 @dataclass(frozen=True)
 class Emitter:
     """What a value of --emit stands for."""
@@ -239,6 +255,7 @@ EMITTERS: dict[str, Emitter] = {
     "llvm": Emitter("ll", _write_llvm, is_text=True),
     "plan": Emitter("plan", _write_plan, has_source=True, kind="a file to be mapped"),
     "vta": Emitter("vta", _write_vta, takes_inputs=True),
+    "device-c": Emitter("device", _write_device, takes_inputs=True),
 }
 
 

@@ -32,6 +32,8 @@ from penstock.tools.text import aligned
 _NAMING = ("sym_name", "origin")
 _BEHAVIOUR = ("operand_names", "strides", "dims", "shape")
 """The properties that the first lines about an intrinsic tell."""
+_SPELLING = ("address", "layout", "emit", "block", "requires", "settings")
+"""The properties that say how commands are written."""
 _UNITS = ((1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
@@ -117,8 +119,10 @@ def describe(target: TargetOp) -> Iterator[str]:
         yield part.title
         if isinstance(part, IntrinsicOp):
             yield from _behaviour(part)
-        if rows := _part_rows(part):
-            yield from aligned(rows)
+        rows = _part_rows(part)
+        spelling = [row for row in rows if row[0].strip() in _SPELLING]
+        yield from aligned([row for row in rows if row not in spelling])
+        yield from aligned([(key, " ".join(text.split()), origin) for key, text, origin in spelling])
     if target.sources is not None:
         yield ""
         yield "sources"

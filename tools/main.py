@@ -55,7 +55,7 @@ def run(argv: Sequence[str] | None = None) -> int:
 
 
 def main() -> None:
-    # The IR is a large graph that lives on: searching it as often as is usual takes several hundredths of the time.
+    # As `fewer_collections` does for passes, of which this must not import anything.
     gc.set_threshold(100_000, 50, 100)
     sys.exit(run())
 

@@ -23,7 +23,9 @@ DIALECTS: dict[str, str] = {
 PASSES: dict[str, str] = {
     "accel-assign-queues": "penstock.passes.accel.accel_assign_queues:AccelAssignQueuesPass",
     "accel-check-hazards": "penstock.passes.accel.accel_check_hazards:AccelCheckHazardsPass",
+    "accel-configure": "penstock.passes.accel.accel_configure:AccelConfigurePass",
     "accel-pipeline": "penstock.passes.accel.accel_pipeline:AccelPipelinePass",
+    "accel-to-issues": "penstock.lowering.accel_to_issues:AccelToIssuesPass",
     "accel-virtual-threads": "penstock.passes.accel.accel_virtual_threads:AccelVirtualThreadsPass",
     "assign-devices": "penstock.passes.tensor.assign_devices:AssignDevicesPass",
     "collapse-dims": "penstock.passes.tensor.collapse_dims:CollapseDimsPass",

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from xdsl.ir import Dialect
 
+from penstock.dialects.machine.code import CodeOp, StateOp
+from penstock.dialects.machine.command import CommandForm, CommandOperand
 from penstock.dialects.machine.intrinsic import IntrinsicOp, OperandSpec, layout_of
 from penstock.dialects.machine.part import (
     DRAM,
@@ -26,16 +28,21 @@ from penstock.dialects.machine.part import (
     ints_of,
     numbers_of,
 )
-from penstock.dialects.machine.parts import BusOp, DmaOp, ProcessorOp, QueueOp, ScopeOp, UnitOp
+from penstock.dialects.machine.parts import FORK, BusOp, DmaOp, ProcessorOp, QueueOp, ScopeOp, UnitOp
+from penstock.dialects.machine.spelling import SpelledPart, Template
 from penstock.dialects.machine.target import TargetOp, find_target
 
 __all__ = [
     "DRAM",
+    "FORK",
     "HOST",
     "IMMEDIATE",
     "REGISTERS",
     "STRIDES",
     "BusOp",
+    "CodeOp",
+    "CommandForm",
+    "CommandOperand",
     "DmaOp",
     "IntrinsicOp",
     "Machine",
@@ -45,7 +52,10 @@ __all__ = [
     "ProcessorOp",
     "QueueOp",
     "ScopeOp",
+    "SpelledPart",
+    "StateOp",
     "TargetOp",
+    "Template",
     "UnitOp",
     "find_target",
     "ints_of",
@@ -53,4 +63,6 @@ __all__ = [
     "numbers_of",
 ]
 
-Machine = Dialect("machine", [TargetOp, ScopeOp, BusOp, UnitOp, ProcessorOp, DmaOp, QueueOp, IntrinsicOp], [])
+Machine = Dialect(
+    "machine", [TargetOp, ScopeOp, BusOp, UnitOp, ProcessorOp, DmaOp, QueueOp, IntrinsicOp, StateOp, CodeOp], []
+)

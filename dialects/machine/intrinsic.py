@@ -40,12 +40,12 @@ from penstock.dialects.machine.part import (
     IMMEDIATE,
     STRIDES,
     IntegerProperty,
-    NamedPart,
     PartFault,
     int_of,
     ints_of,
     name_of,
 )
+from penstock.dialects.machine.spelling import SPELLING, SpelledPart
 from penstock.dialects.products import added_product
 
 
@@ -72,7 +72,7 @@ def layout_of(strides: str, rank: int) -> StridedLayoutAttr | NoneAttr:
 
 
 @irdl_op_definition
-class IntrinsicOp(NamedPart):
+class IntrinsicOp(SpelledPart):
     """
     What one instruction of `unit` does, or what DMA engine `dma` can do on the way, as one `linalg.generic`.
 
@@ -124,7 +124,7 @@ class IntrinsicOp(NamedPart):
         "$sym_name (`unit` $unit^)? (`dma` $dma^)? `operands` custom<OperandList>($operand_names, $strides)"
         " `shape` custom<DimList>($dims, $shape) (`ii` $ii^)? (`depth` $depth^)?"
         " (`max_iterations` $max_iterations^)? (`micro_ops` $micro_ops^)? (`imm_bits` $imm_bits^)?"
-        " (`feature` $feature^)? (`statement` $statement^)? (`origin` $origin^)?"
+        f" (`feature` $feature^)? (`statement` $statement^)? {SPELLING} (`origin` $origin^)?"
         " attr-dict-with-keyword $body"
     )
 
@@ -237,6 +237,7 @@ class IntrinsicOp(NamedPart):
             yield from self._operand_faults()
             yield from self._immediate_faults()
             yield from self._shape_faults()
+        yield from self.spelling_faults()
 
     def _performer_faults(self) -> Iterator[PartFault]:
         if (self.unit is None) == (self.dma is None):

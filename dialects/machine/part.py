@@ -51,6 +51,8 @@ class PartFault(NamedTuple):
     notes: tuple[str, ...] = ()
     inside: tuple[str | int, ...] = ()
     """The way from the key's value in a machine file to the place in it that is meant."""
+    offset: int = 0
+    """Columns from the beginning of that place."""
 
 
 def int_of(attr: IntegerAttr[I64] | None, default: int = 0) -> int:

@@ -34,6 +34,18 @@ from penstock.dialects.machine.part import (
     names_of,
     rate_faults,
 )
+from penstock.dialects.machine.spelling import (
+    COLUMNS,
+    LAYOUTS,
+    SPELLING,
+    SpelledPart,
+    template_faults,
+    template_of,
+    unknown_fields,
+)
+
+FORK = 10_000
+"""Cycles that it takes to start threads on a CPU of which nothing is said."""
 
 
 @irdl_op_definition
@@ -59,10 +71,16 @@ class ScopeOp(NamedPart):
     """[bytes, cycles] of its on-chip port."""
     parent_scope = opt_prop_def(FlatSymbolRefAttrConstr, prop_name="parent")
     """The scope that it lies below and is filled from; `dram`, off chip, if it is absent."""
+    address = opt_prop_def(StringAttr)
+    """How commands spell an address in it: a template over `offset`, in bytes, and `row`, in granules."""
+    layout = opt_prop_def(StringAttr)
+    """How the granules of a buffer lie in the addresses that commands spell: by `rows`, the default, or by `columns`,
+    where all rows of the first granule come before those of the next."""
 
     assembly_format = (
         "$sym_name `size` $size `granule` $granule (`banks` $banks^)? `dtypes` $dtypes"
-        " (`rate` $rate^)? (`parent` $parent^)? (`origin` $origin^)? attr-dict"
+        " (`rate` $rate^)? (`parent` $parent^)? (`address` $address^)? (`layout` $layout^)?"
+        " (`origin` $origin^)? attr-dict"
     )
 
     size_bytes = IntegerProperty("size")
@@ -74,8 +92,23 @@ class ScopeOp(NamedPart):
         """The scope this one is filled from; off chip if it names none."""
         return name_of(self.parent_scope) or DRAM
 
+    @property
+    def lies_by_columns(self) -> bool:
+        """Whether the granules of a buffer lie column by column."""
+        return self.layout is not None and self.layout.data == COLUMNS
+
     def own_faults(self) -> Iterator[PartFault]:
         yield from rate_faults(self.rate)
+        yield from template_faults("address", self.address)
+        if (template := template_of(self.address)) is not None:
+            yield from unknown_fields("address", template, ("offset", "row"))
+            sizes = {"offset": self.size_bytes, "row": -(-self.size_bytes // max(1, self.granule_bytes))}
+            for field in template.fields:
+                if field.bits is not None and sizes.get(field.name, 0) > 1 << field.bits:
+                    message = f"address: {field.name} has {field.bits} bits, too few for {sizes[field.name]:,}"
+                    yield PartFault("address", message, (), (), field.column)
+        if self.layout is not None and self.layout.data not in LAYOUTS:
+            yield PartFault("layout", f"layout must be one of {', '.join(LAYOUTS)}")
         if self.size_bytes > 0 and self.granule_bytes > 0 and self.size_bytes % self.granule_bytes:
             yield PartFault(
                 "size",
@@ -143,14 +176,38 @@ class ProcessorOp(NamedPart):
     """Cycles from the start of a multiply-add to one that adds to its result."""
     caches = opt_prop_def(DenseArrayBase.constr(i64))
     """Bytes of its caches that one thread has to itself, the first level first."""
+    ways = opt_prop_def(IntegerAttr[I64])
+    """Lines of the first cache that share a set; if it is absent, a line may take the room of any other."""
+    misses = opt_prop_def(DenseArrayBase.constr(i64))
+    """Cycles that a line takes beside what is computed meanwhile: from the second cache, and from each one after it."""
+    pair_loads = opt_prop_def(IntegerAttr[I64])
+    """Loads that every second element of two vectors takes the time of, with what sorts them; 2 if it is absent."""
+    exposed = opt_prop_def(DenseArrayBase.constr(i64))
+    """[part, whole]: the share of the shorter of multiply-adds and loads that the longer does not hide."""
+    step = opt_prop_def(DenseArrayBase.constr(i64))
+    """[cycles, steps]: what the loop over the products of a sum takes beside them."""
+    tile = opt_prop_def(DenseArrayBase.constr(i64))
+    """[cycles, cycles]: what a tile of sums in registers takes beside them, and each of its vectors."""
+    row_overhead = opt_prop_def(IntegerAttr[I64])
+    """Cycles for each run of adjacent elements that is copied, besides its loads and stores."""
+    packing = opt_prop_def(DenseArrayBase.constr(i64))
+    """[more, own]: by how much work may grow by padding to have packed operands, or lines of the first cache."""
+    fork = opt_prop_def(IntegerAttr[I64])
+    """Cycles that it takes to start threads that wait, and to wait for the last of them."""
 
     assembly_format = (
         "$sym_name `ops` $ops `rate` $rate (`vector` $vector^)? (`fma` $fma^)? (`loads` $loads^)?"
-        " (`latency` $latency^)? (`caches` $caches^)? (`origin` $origin^)? attr-dict"
+        " (`latency` $latency^)? (`caches` $caches^)? (`ways` $ways^)? (`misses` $misses^)?"
+        " (`pair_loads` $pair_loads^)? (`exposed` $exposed^)? (`step` $step^)? (`tile` $tile^)?"
+        " (`row_overhead` $row_overhead^)? (`packing` $packing^)? (`fork` $fork^)? (`origin` $origin^)? attr-dict"
     )
 
     vector_bytes = IntegerProperty("vector")
     latency_cycles = IntegerProperty("latency", 1)
+    way_count = IntegerProperty("ways")
+    loads_of_pair = IntegerProperty("pair_loads", 2)
+    row_overhead_cycles = IntegerProperty("row_overhead")
+    fork_cycles = IntegerProperty("fork", FORK)
 
     @property
     def cycles_per_op(self) -> float:
@@ -167,19 +224,50 @@ class ProcessorOp(NamedPart):
     @property
     def fmas_per_cycle(self) -> Fraction:
         """Multiply-adds of whole vectors that start in a cycle; 0 if it has none."""
-        return Fraction(*ints_of(self.fma)) if self.fma is not None else Fraction(0)
+        return _fraction(self.fma)
 
     @property
     def loads_per_cycle(self) -> Fraction:
         """Loads of whole vectors that start in a cycle; one where nothing is said."""
-        return Fraction(*ints_of(self.loads)) if self.loads is not None else Fraction(1)
+        return _fraction(self.loads, 1)
+
+    @property
+    def exposed_share(self) -> Fraction:
+        """What is not hidden of the shorter of multiply-adds and loads; nothing where nothing is said."""
+        return _fraction(self.exposed)
+
+    @property
+    def cycles_per_step(self) -> Fraction:
+        """What the loop over the products of a sum takes for each of them."""
+        return _fraction(self.step)
+
+    @property
+    def tile_cycles(self) -> tuple[int, int]:
+        """What a tile of sums takes beside them, and each of its vectors."""
+        if self.tile is None:
+            return 0, 0
+        once, each = ints_of(self.tile)
+        return once, each
+
+    @property
+    def packing_worth(self) -> Fraction:
+        """How many times its own work, or lines, a product may take for packed operands, or not to pack them."""
+        return _fraction(self.packing, 1)
 
     def own_faults(self) -> Iterator[PartFault]:
         yield from rate_faults(self.rate)
-        for key, pair in (("ops", self.ops), ("fma", self.fma), ("loads", self.loads)):
+        pairs = {
+            "ops": (self.ops, "[operations, cycles]"),
+            "fma": (self.fma, "[instructions, cycles]"),
+            "loads": (self.loads, "[instructions, cycles]"),
+            "exposed": (self.exposed, "[part, whole]"),
+            "step": (self.step, "[cycles, steps]"),
+            "tile": (self.tile, "[cycles, cycles]"),
+            "packing": (self.packing, "[more, own]"),
+        }
+        for key, (pair, words) in pairs.items():
             if pair is not None and len(pair) != 2:
-                what = "operations" if key == "ops" else "instructions"
-                yield PartFault(key, f"{key} must be [{what}, cycles], but has {len(pair)} numbers")
+                yield PartFault(key, f"{key} must be {words}, but has {len(pair)} numbers")
         if self.vector is not None:
             if self.vector_bytes < 8 or self.vector_bytes & (self.vector_bytes - 1):
                 yield PartFault("vector", f"vector must be a power of two of at least 8, but is {self.vector_bytes}")
@@ -188,8 +276,12 @@ class ProcessorOp(NamedPart):
                     yield PartFault("vector", f"a processor with vectors must say its {key}")
 
 
+def _fraction(pair: DenseArrayBase[I64] | None, default: int = 0) -> Fraction:
+    return Fraction(default) if pair is None else Fraction(*ints_of(pair))
+
+
 @irdl_op_definition
-class DmaOp(NamedPart):
+class DmaOp(SpelledPart):
     """
     An engine that moves boxes from any scope of `from` to any scope of `to`; its commands run on `unit`.
 
@@ -231,7 +323,7 @@ class DmaOp(NamedPart):
         "$sym_name `unit` $unit `from` $from `to` $to (`bus` $bus^)? `dims` $dims"
         " (`max_count` $max_count^)? (`max_stride` $max_stride^)? (`pad_max` $pad_max^)?"
         " (`align` $align^)? `latency` $latency `row_overhead` $row_overhead"
-        " `outstanding` $outstanding (`convert` $convert^)? (`origin` $origin^)? attr-dict"
+        f" `outstanding` $outstanding (`convert` $convert^)? {SPELLING} (`origin` $origin^)? attr-dict"
     )
 
     @property
@@ -297,6 +389,7 @@ class DmaOp(NamedPart):
             )
         if self.convert is not None:
             yield from _convert_faults(self.convert)
+        yield from self.spelling_faults()
 
 
 def _convert_faults(convert: DictionaryAttr) -> Iterator[PartFault]:
@@ -328,10 +421,14 @@ class QueueOp(MachinePart):
     """What a push into the full queue is: `error`, or `block` where the pushing unit waits."""
     initial = opt_prop_def(IntegerAttr[I64])
     """Tokens in it at time 0; none if it is absent."""
+    push = opt_prop_def(StringAttr)
+    """How a push is written in C."""
+    pop = opt_prop_def(StringAttr)
+    """How a pop is written in C."""
 
     assembly_format = (
         "`from` $from `to` $to `capacity` $capacity `on_full` $on_full (`initial` $initial^)?"
-        " (`origin` $origin^)? attr-dict"
+        " (`push` $push^)? (`pop` $pop^)? (`origin` $origin^)? attr-dict"
     )
 
     @property
@@ -366,3 +463,6 @@ class QueueOp(MachinePart):
             )
         if self.source == self.destination:
             yield PartFault("to", "a queue must join two different units")
+        for key, attr in (("push", self.push), ("pop", self.pop)):
+            yield from template_faults(key, attr)
+            yield from unknown_fields(key, template_of(attr), ())

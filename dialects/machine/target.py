@@ -20,9 +20,12 @@ from xdsl.traits import IsolatedFromAbove, NoTerminator, SymbolOpInterface, Symb
 from xdsl.utils.exceptions import VerifyException
 
 from penstock.dialects.diagnostics import UserError, nearest_or_all
+from penstock.dialects.machine.code import CodeOp, StateOp
+from penstock.dialects.machine.command import spelling_faults
 from penstock.dialects.machine.intrinsic import IntrinsicOp
 from penstock.dialects.machine.part import DRAM, HOST, IMMEDIATE, REGISTERS, TARGET, MachinePart, PartFault, int_of
 from penstock.dialects.machine.parts import BusOp, DmaOp, ProcessorOp, QueueOp, ScopeOp, UnitOp
+from penstock.dialects.machine.spelling import SpelledPart
 
 _PartT = TypeVar("_PartT", bound=MachinePart)
 
@@ -93,6 +96,14 @@ class TargetOp(IRDLOperation):
         """The intrinsics by name, in the order of their declaration."""
         return {op.sym_name.data: op for op in self.parts(IntrinsicOp)}
 
+    def states(self) -> dict[str, StateOp]:
+        """The states that commands depend on, by name."""
+        return {op.sym_name.data: op for op in self.parts(StateOp)}
+
+    def code(self) -> CodeOp | None:
+        """What programs for the real machine are written with; None where nothing says."""
+        return next(iter(self.parts(CodeOp)), None)
+
     def queues(self) -> tuple[QueueOp, ...]:
         """The queues, in the order of their declaration."""
         return self.parts(QueueOp)
@@ -137,6 +148,7 @@ class TargetOp(IRDLOperation):
             yield from ((intrinsic, fault) for fault in self._intrinsic_faults(intrinsic))
         for queue in self.queues():
             yield from ((queue, fault) for fault in self._queue_faults(queue))
+        yield from self._code_faults()
 
     def verify_(self) -> None:
         if int_of(self.frequency) < 1:
@@ -225,6 +237,19 @@ class TargetOp(IRDLOperation):
             if spec.scope not in reached:
                 message = f'operand "{spec.name}" is in "{spec.scope}", but {dma.title} {verb} {", ".join(reached)}'
                 yield PartFault("operands", message, (), (place, "scope"))
+
+    def _code_faults(self) -> Iterator[tuple[MachinePart, PartFault]]:
+        """What is wrong with how commands are spelled."""
+        codes = self.parts(CodeOp)
+        yield from ((code, PartFault("order", "a machine has one [code]")) for code in codes[1:])
+        spelled = [part for part in self.parts(SpelledPart) if part.emit is not None]
+        if spelled and not codes:
+            yield spelled[0], PartFault("emit", "the machine has no [code], which says what is around its commands")
+        for part in spelled:
+            yield from ((part, fault) for fault in spelling_faults(part, self.scopes(), self.states()))
+        for queue in self.queues() if codes and codes[0].order.data == "queues" else ():
+            if queue.push is None or queue.pop is None:
+                yield queue, PartFault("push", "commands are ordered by queues, and nothing spells push and pop")
 
     def _queue_faults(self, queue: QueueOp) -> Iterator[PartFault]:
         ends = (queue.source, queue.destination)

@@ -139,14 +139,17 @@ API_PAGES = (
     ApiPage(
         "emitters.md",
         "Emitters",
-        "An emitter writes the C of an op, a rule that of a pure scalar op.",
+        "An emitter writes an op, in every language or in C, a rule the C of a pure scalar op.",
         (
+            "lowering/codegen/__init__.py",
+            "lowering/codegen/emitter.py",
+            "lowering/codegen/text.py",
+            "lowering/codegen/types.py",
             "lowering/to_c/__init__.py",
             "lowering/to_c/emitter.py",
             "lowering/to_c/text.py",
-            "lowering/to_c/types.py",
         ),
-        tables=("penstock.lowering.to_c:EMITTERS", "penstock.lowering.to_c:RULES"),
+        tables=("penstock.lowering.codegen:EMITTERS", "penstock.lowering.to_c:RULES"),
     ),
     ApiPage(
         "llvm_emitters.md",
@@ -159,7 +162,7 @@ API_PAGES = (
             "lowering/to_llvm/text.py",
             "lowering/to_llvm/types.py",
         ),
-        tables=("penstock.lowering.to_llvm:EMITTERS", "penstock.lowering.to_llvm:RULES"),
+        tables=("penstock.lowering.to_llvm:RULES",),
     ),
 )
 

@@ -1,168 +1,38 @@
-"""What the emission of one C function knows: the C of every SSA value so far, and where the next line goes."""
+"""Functions in C: how C writes what the walk of the loop level asks for."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import prod
 
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import DYNAMIC_INDEX, DenseArrayBase, IntegerType
-from xdsl.dialects.func import FuncOp
-from xdsl.dialects.memref import GlobalOp
-from xdsl.dialects.utils import get_dynamic_index_list
-from xdsl.ir import Attribute, Block, Operation, SSAValue
+from xdsl.ir import Operation, SSAValue
+from xdsl.ir.affine import AffineBinaryOpKind
 
-from penstock.dialects.accel import TokenType
-from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
-from penstock.dialects.machine import TargetOp
-from penstock.dialects.mem import memref_of, scope_of
+from penstock.dialects.diagnostics import location_of
+from penstock.dialects.machine import REGISTERS
+from penstock.dialects.mem import RingOp, RingType, ScopedAllocation, memref_of
+from penstock.lowering.codegen.emitter import Captured, Emitter, Language, Program, Terms, View, owner_of
+from penstock.lowering.codegen.text import Expr, Names, Size, comment_text, identifier
+from penstock.lowering.codegen.types import CType, c_type
 from penstock.lowering.to_c.prelude import helper_name
-from penstock.lowering.to_c.text import CWriter, Expr, Names, Size, comment_text, sum_of
-from penstock.lowering.to_c.types import CType, c_type
-from penstock.passes.analysis.vector_products import VectorProduct
-
-VECTOR_BYTES = 32
-"""Of the CPU where no machine says it; CPUs with shorter vectors take several."""
+from penstock.lowering.to_c.text import CWriter, for_loop, sum_of, times, wrapped
+from penstock.lowering.to_c.vectors import VectorType, vector_type
 
 INLINE_LENGTH = 72
 """An expression with one use becomes a variable of its own when it is longer."""
 
 
-@dataclass(frozen=True)
-class CView:
-    """A memref in C: a pointer to its first element, and how the others lie."""
-
-    pointer: str
-    """The name of a variable, or a parenthesised expression."""
-    ctype: CType
-    """The type of its elements."""
-    shape: tuple[Size, ...]
-    """Its extents."""
-    strides: tuple[Size, ...]
-    """In elements."""
-    scope: str | None
-    """None off chip."""
-    base: str
-    """The pointer to the start of the allocation, from which `memref.reinterpret_cast` counts."""
-    is_const: bool = False
-    """Whether nothing is written through it."""
-
-    @property
-    def pointer_type(self) -> str:
-        return f"{'const ' if self.is_const else ''}{self.ctype.storage} *"
-
-    def element(self, terms: Sequence[tuple[Size, Size]], constant: int = 0) -> str:
-        """The element that is the sum of the products `terms` plus `constant` elements away: an lvalue."""
-        return f"{self.pointer}[{sum_of(terms, constant)}]"
-
-    def at(self, indices: Sequence[Size]) -> str:
-        """The element at `indices`: an lvalue."""
-        return self.element(list(zip(indices, self.strides, strict=True)))
-
-    @property
-    def static_strides(self) -> tuple[int, ...] | None:
-        """The strides, if all are known."""
-        known = tuple(stride for stride in self.strides if isinstance(stride, int))
-        return known if len(known) == len(self.strides) else None
-
-
 @dataclass
-class CProgram:
-    """What the functions of one C program share."""
-
-    target: TargetOp | None
-    """The machine; None for the host alone."""
-    functions: dict[str, FuncOp]
-    """`@main` and what it calls, by symbol."""
-    symbols: dict[str, str]
-    """The C name of each function and each global."""
-    globals: dict[str, GlobalOp]
-    """The constants of the module, by symbol."""
-    written: dict[str, frozenset[int]]
-    """For each function the numbers of the arguments that it writes through."""
-    restricted: dict[str, frozenset[int]]
-    """For each function the arguments whose memory no other argument reaches."""
-    helpers: set[str] = field(default_factory=set[str])
-    """The helper functions that the text so far calls."""
-    products: dict[str, VectorProduct] = field(default_factory=dict[str, VectorProduct])
-    """The intrinsics of the host that the text so far calls, by the names of their functions."""
-    scope_ends: dict[str, int] = field(default_factory=dict[str, int])
-    """For each scope, and for the arena under "", the bytes that its buffers reach to."""
-    scratch: int = 0
-    """Bytes that a nest may use while it runs."""
-    threads: int = 1
-    """How many threads run the iterations of its parallel loops."""
-
-    @property
-    def vector_bytes(self) -> int:
-        """Bytes of the vectors of the processor that it is made for."""
-        processor = self.target.processor() if self.target is not None else None
-        return (processor.vector_bytes if processor is not None else None) or VECTOR_BYTES
-
-    def reserve_scratch(self, size: int) -> None:
-        """Make the scratch memory at least `size` bytes."""
-        self.scratch = max(self.scratch, size)
-
-
-class Values:
-    """The values of one function so far, in the language that it is written in."""
-
-    program: CProgram
-    """What it shares with the other functions."""
-    values: dict[SSAValue, Expr | CView]
-    """What every SSA value is so far."""
-
-    def scalar(self, value: SSAValue) -> Expr:
-        """The expression of a scalar."""
-        found = self.values[value]
-        assert isinstance(found, Expr), f"{value} is no scalar"
-        return found
-
-    def view(self, value: SSAValue) -> CView:
-        """The view of a memref."""
-        found = self.values[value]
-        assert isinstance(found, CView), f"{value} is no memref"
-        return found
-
-    def size(self, value: SSAValue | int) -> Size:
-        """An index, known or as an atom."""
-        if isinstance(value, int):
-            return value
-        expr = self.scalar(value)
-        known = expr.number
-        return expr.atom if known is None else known
-
-    def sizes(self, static: DenseArrayBase[IntegerType], dynamic: Sequence[SSAValue]) -> list[Size]:
-        """A list of indices of which some are known."""
-        return [self.size(value) for value in get_dynamic_index_list(static.get_values(), dynamic, DYNAMIC_INDEX)]
-
-    def product(self, sizes: Sequence[Size]) -> Size:
-        """The product of sizes."""
-        raise NotImplementedError
-
-    def describe(self, op: Operation, text: str) -> None:
-        """A comment that says what follows, and where it comes from."""
-        raise NotImplementedError
-
-    def count(self, counter: str, amount: Size) -> None:
-        """Add to a counter of the context."""
-        raise NotImplementedError
-
-    def ctype(self, type: Attribute, where: Operation | Block) -> CType:
-        """The C type of a scalar or of an element."""
-        op = where if isinstance(where, Operation) else where.parent_op()
-        assert op is not None
-        return c_type(type, op)
-
-
-@dataclass
-class FunctionEmitter(Values):
+class FunctionEmitter(Emitter):
     """The state of emitting one function."""
 
-    program: CProgram
+    program: Program
     """What it shares with the other functions."""
+    language: Language
+    """What it is written in."""
     writer: CWriter
     """Where its lines go."""
     names: Names
@@ -171,7 +41,7 @@ class FunctionEmitter(Values):
     """What the names of the program begin with."""
     symbol: str
     """The function, as the module calls it."""
-    values: dict[SSAValue, Expr | CView] = field(default_factory=dict[SSAValue, "Expr | CView"])
+    values: dict[SSAValue, Expr | View] = field(default_factory=dict[SSAValue, "Expr | View"])
     """The C of every SSA value so far."""
     outline: list[str] = field(default_factory=list[str])
     """What the function does: a line for each of its loops, and for each description."""
@@ -184,7 +54,7 @@ class FunctionEmitter(Values):
 
     # values
 
-    def bind(self, op: Operation, expr: Expr) -> None:
+    def keep(self, op: Operation, expr: Expr) -> None:
         """Give the result of a pure op its expression, by way of a variable unless it is short and used once."""
         result = op.results[0]
         uses = list(result.uses)
@@ -196,26 +66,21 @@ class FunctionEmitter(Values):
         else:
             self.declare(result, expr)
 
-    def declare(self, value: SSAValue, expr: Expr, *, mutable: bool = False) -> str:
-        """Declare a variable that holds a scalar, and return its name."""
-        ctype = self.ctype(value.type, value.owner)
+    def declare(self, value: SSAValue, expr: Expr) -> None:
         name = self.name(value)
-        self.writer.line(f"{'' if mutable else 'const '}{ctype.value} {name} = {expr.text};")
+        self.writer.line(f"const {self.ctype(value).value} {name} = {expr.text};")
         self.values[value] = Expr(name, is_atom=True)
-        return name
 
-    def declare_pointer(self, value: SSAValue, view: CView, offset: str, *, mutable: bool = False) -> CView:
-        """Declare the pointer of a view, `offset` elements after that of `view`, and bind the view to `value`."""
-        name = self.name(value)
-        start = view.pointer if offset == "0" else f"{view.pointer} + {offset}"
-        self.writer.line(f"{view.pointer_type}{'' if mutable else 'const '}{name} = {start};")
-        found = replace(view, pointer=name)
-        self.values[value] = found
-        return found
+    def held(self, ctype: CType, expr: Expr, *, letter: str = "s") -> Expr:
+        name = self.names.fresh(letter)
+        self.writer.line(f"const {ctype.value} {name} = {expr.text};")
+        return Expr(name, is_atom=True)
 
-    def name(self, value: SSAValue) -> str:
-        """A new name for a value."""
-        return self.names.hinted(value.name_hint) if value.name_hint else self.names.fresh("v")
+    def yielded(self, values: Sequence[SSAValue]) -> list[Expr]:
+        found = [self.scalar(value) for value in values]
+        if len(found) == 1:
+            return found
+        return [self.held(self.ctype(value), expr, letter="v") for value, expr in zip(values, found, strict=True)]
 
     # types
 
@@ -226,35 +91,167 @@ class FunctionEmitter(Values):
         self.program.helpers.add(key)
         return f"pen_{key}"
 
-    def load(self, ctype: CType, lvalue: str) -> Expr:
-        """The value of an element in memory."""
-        self.program.helpers.update(ctype.helpers)
-        return ctype.load(lvalue)
-
-    def store(self, ctype: CType, lvalue: str, value: Expr) -> None:
-        """Write the assignment of an element in memory."""
-        self.program.helpers.update(ctype.helpers)
-        self.writer.line(f"{lvalue} = {ctype.store(value.text)};")
-
     def rounded(self, ctype: CType, text: str) -> Expr:
         """The result of an operation on floats."""
         self.program.helpers.update(ctype.helpers)
         return ctype.rounded(text)
 
-    # comments and counters
+    # sizes
+
+    def times(self, left: Size, right: Size) -> Size:
+        return times(left, right)
 
     def product(self, sizes: Sequence[Size]) -> Size:
-        known, others = (
-            [each for each in sizes if isinstance(each, int)],
-            [each for each in sizes if isinstance(each, str)],
-        )
-        return " * ".join([str(prod(known)), *others]) if others else prod(known)
+        if all(isinstance(size, int) for size in sizes):
+            return prod(size for size in sizes if isinstance(size, int))
+        return " * ".join(map(str, sizes))
 
-    def describe(self, op: Operation, text: str) -> None:
-        where = location_of(op)
-        line = text if where in ("", op.name) else f"{where}: {text}"
-        self.writer.comment(line)
-        self.outline.append("  " * self.depth + comment_text(line))
+    def sum_of(self, terms: Terms, constant: int = 0) -> Size:
+        return sum_of(terms, constant)
+
+    def named(self, size: Size) -> Size:
+        if isinstance(size, int) or size.isidentifier():
+            return size
+        name = self.names.fresh("at")
+        self.writer.line(f"const int64_t {name} = {size};")
+        return name
+
+    def slot_offset(self, turn: Size, slots: int, pitch: int) -> Size:
+        number = str(turn % slots) if isinstance(turn, int) else f"{turn} % {slots}"
+        return f"{number} * {pitch}"
+
+    def inside(self, value: SSAValue, offset: Size, extent: Size, size: Size) -> Size:
+        if isinstance(extent, int) and isinstance(size, int):
+            positions = str(extent - size + 1)
+        else:
+            positions = f"{extent} - {size} + 1"
+        return f"{self.helper('inside', self.ctype(value))}({offset}, {positions}, &{self.own}->fault)"
+
+    def clipped(self, start: Size, size: int, bound: int, *, may_begin_before: bool, may_end_after: bool) -> list[Size]:
+        low, high = self.names.fresh("lo"), self.names.fresh("hi")
+        if may_begin_before:
+            self.writer.line(f"const int64_t {low} = {start} < 0 ? -{start} : 0;")
+        if may_end_after:
+            self.writer.line(f"const int64_t {high} = {bound} - {start} < {size} ? {bound} - {start} : {size};")
+        return [low if may_begin_before else 0, high if may_end_after else size]
+
+    def extent(self, low: Size, high: Size) -> Size:
+        return f"({high} > {low} ? {high} - {low} : 0)"
+
+    def affine_binary(self, kind: AffineBinaryOpKind, left: Expr, right: Expr) -> Expr:
+        a, b = left.atom, right.atom
+        match kind:
+            case AffineBinaryOpKind.Add:
+                return Expr(f"{a} - {-right.number}" if right.number is not None and right.number < 0 else f"{a} + {b}")
+            case AffineBinaryOpKind.Mul:
+                return Expr(f"{a} * {b}")
+            case AffineBinaryOpKind.Mod:
+                return Expr(f"(({a} % {b}) + {b}) % {b}")
+            case AffineBinaryOpKind.FloorDiv:
+                return Expr(f"({a} - (({a} % {b}) + {b}) % {b}) / {b}")
+            case AffineBinaryOpKind.CeilDiv:
+                return Expr(f"({a} + ((-{a} % {b}) + {b}) % {b}) / {b}")
+
+    def minimum(self, left: Expr, right: Expr) -> Expr:
+        self.program.helpers.add(key := helper_name("mins", "index"))
+        return Expr(f"pen_{key}({left.text}, {right.text})", is_atom=True)
+
+    def any_empty(self, ranges: Sequence[tuple[Size, Size]]) -> Expr:
+        return Expr(" || ".join(f"{low} >= {high}" for low, high in ranges))
+
+    # memory
+
+    def allocate(self, op: ScopedAllocation) -> str:
+        type = op.slot_type if isinstance(op, RingOp) else memref_of(op.storage)
+        scope, offset, ctype = op.scope, op.planned_offset(), c_type(type.element_type, op)
+        name = self.name(op.storage)
+        if scope == REGISTERS:
+            self.writer.line(f"{ctype.storage} {name}[{op.size_in_bytes // ctype.size}];")
+            return name
+        array = f"ctx->{scope_field(scope)}"
+        start = array if offset == 0 else f"({array} + {offset})"
+        self.writer.line(f"{ctype.storage} *const {name} = ({ctype.storage} *){start};")
+        return name
+
+    def global_pointer(self, symbol: str) -> str:
+        return self.program.symbols[symbol]
+
+    def point(self, value: SSAValue, view: View, offset: Size) -> View:
+        return self._pointer(
+            value, view, view.pointer if offset in ("0", 0) else f"{view.pointer} + {offset}", "const "
+        )
+
+    def _pointer(self, value: SSAValue, view: View, start: str, const: str = "") -> View:
+        name = self.name(value)
+        self.writer.line(f"{view.pointer_type}{const}{name} = {start};")
+        found = replace(view, pointer=name)
+        self.values[value] = found
+        return found
+
+    def element(self, view: View, terms: Terms, constant: int = 0) -> str:
+        return f"{view.pointer}[{sum_of(terms, constant)}]"
+
+    def load(self, ctype: CType, element: str) -> Expr:
+        self.program.helpers.update(ctype.helpers)
+        return ctype.load(element)
+
+    def store(self, ctype: CType, element: str, value: Expr) -> None:
+        self.program.helpers.update(ctype.helpers)
+        self.writer.line(f"{element} = {ctype.store(value.text)};")
+
+    def copy_element(self, ctype: CType, dest: str, source: str) -> None:
+        self.writer.line(f"{dest} = {source};")
+
+    def copy_run(self, dest: View, to: Size, source: View, start: Size, low: Size, high: Size) -> None:
+        size, guard = dest.ctype.size, ""
+        if isinstance(low, int) and isinstance(high, int):
+            length = str((high - low) * size)
+        else:
+            length = f"(size_t){high if low == 0 else f'({high} - {low})'} * {size}"
+            guard = f"if ({high} > {low}) "
+        ends = ", ".join(
+            view.pointer if offset == "0" else f"{view.pointer} + {offset}"
+            for view, offset in ((dest, to), (source, start))
+        )
+        self.writer.line(f"{guard}memcpy({ends}, {length});")
+
+    def lanes_of(self, ctype: CType) -> int:
+        vector = vector_type(self.program.target, ctype)
+        return 0 if vector is None else vector.lanes
+
+    def copy_lanes(self, dest: View, to: Terms, source: View, start: Terms) -> None:
+        vector = VectorType(source.ctype, self.lanes_of(source.ctype))
+        self.program.helpers.add(vector.helper)
+        self.writer.line(f"{vector.at(self.element(dest, to))} = {vector.load(self.element(source, start))};")
+
+    # control
+
+    def loop(
+        self,
+        name: str,
+        stop: Size,
+        body: Callable[[Size], None],
+        *,
+        start: Size = 0,
+        step: Size = 1,
+        is_independent: bool = False,
+        is_unrolled: bool = False,
+        may_unroll: bool = True,
+    ) -> None:
+        if is_independent or is_unrolled:
+            self.writer.line("PENSTOCK_INDEPENDENT" if is_independent else "PENSTOCK_UNROLL")
+        with self.writer.block(for_loop(name, stop, step=step, start=start)):
+            body(name)
+
+    def counted(
+        self, counter: SSAValue, bounds: Sequence[Size], body: Callable[[], None], *, is_independent: bool = False
+    ) -> None:
+        name, (start, stop, step) = self.name(counter), bounds
+        self.values[counter] = Expr(name, is_atom=True)
+        if is_independent:
+            self.writer.line("PENSTOCK_INDEPENDENT")
+        with self.nest(for_loop(name, stop, step=step, start=start, type=self.ctype(counter).value)):
+            body()
 
     @contextmanager
     def nest(self, header: str) -> Generator[None]:
@@ -265,38 +262,141 @@ class FunctionEmitter(Values):
             yield
         self.depth -= 1
 
+    def endless(self, body: Callable[[], None]) -> None:
+        with self.nest("for (;;)"):
+            body()
+
+    def leave_unless(self, condition: Expr, last: Callable[[], None]) -> None:
+        held = self.names.fresh("v")
+        self.writer.line(f"const int {held} = {condition.text};")
+        last()
+        self.writer.line(f"if (!{held}) break;")
+
+    def branch(self, condition: Expr, then: Callable[[], None], otherwise: Callable[[], None] | None) -> None:
+        with self.writer.block(f"if ({condition.text})"):
+            then()
+        if otherwise is not None:
+            with self.writer.block("else"):
+                otherwise()
+
+    @contextmanager
+    def block(self) -> Generator[None]:
+        with self.writer.block():
+            yield
+
+    def variable(self, value: SSAValue, view: View | None, start: str | None) -> None:
+        if view is not None:
+            self._pointer(value, view, view.pointer)
+            return
+        name = self.name(value)
+        self.writer.line(f"{self.ctype(value).value} {name}{'' if start is None else f' = {start}'};")
+        self.values[value] = Expr(name, is_atom=True)
+
+    def assign(self, variables: Sequence[SSAValue], values: Sequence[SSAValue]) -> None:
+        texts = [self.text(value) for value in values]
+        if len(texts) > 1:
+            for number, variable in enumerate(variables):
+                name = self.names.fresh("v")
+                self.writer.line(f"{self._type(variable)}{name} = {texts[number]};")
+                texts[number] = name
+        for variable, text in zip(variables, texts, strict=True):
+            if (name := self.text(variable)) != text:
+                self.writer.line(f"{name} = {text};")
+
+    def _type(self, value: SSAValue) -> str:
+        found = self.values[value]
+        return f"{found.pointer_type}const " if isinstance(found, View) else f"const {self.ctype(value).value} "
+
+    def read(self, variables: Sequence[SSAValue], values: Sequence[SSAValue]) -> None:
+        # A variable is an expression that is read wherever it stands.
+        for variable, value in zip(variables, values, strict=True):
+            self.values[value] = self.values[variable]
+
+    def call(self, symbol: str, operands: Sequence[SSAValue]) -> None:
+        self.writer.line(f"{symbol}({', '.join(['ctx', *map(self.text, operands)])});")
+
+    # parallel loops
+
+    def part(self) -> FunctionEmitter:
+        name = f"{self.program.symbols[self.symbol]}_loop{len(self.parts)}"
+        taken = [*self.program.symbols.values(), name, "own", "given", "all", "first", "last", "n"]
+        return FunctionEmitter(
+            self.program,
+            self.language,
+            CWriter(1),
+            Names(taken),
+            self.prefix,
+            self.symbol,
+            outline=self.outline,
+            own="own",
+            depth=self.depth,
+        )
+
+    def iterations(self, body: Callable[[Size], None]) -> None:
+        with self.nest(for_loop("n", "last", start="first")):
+            body("n")
+
+    def written(self) -> str:
+        return self.writer.text()
+
+    def digit(self, number: Size, inner: int, base: int | None) -> Size:
+        digit = str(number) if inner == 1 else f"{number} / {inner}"
+        if base is not None:
+            digit = f"({digit}) % {base}" if inner > 1 else f"{number} % {base}"
+        return digit if digit == number else f"({digit})"
+
+    def restricted_arguments(self) -> frozenset[int]:
+        return self.program.restricted[self.symbol] if self.own == "ctx" else frozenset()
+
+    def run_parallel(self, part: Emitter, given: Sequence[Captured], count: int) -> None:
+        name, prefix = f"{self.program.symbols[self.symbol]}_loop{len(self.parts)}", self.prefix
+        self.parts.append(_part(prefix, name, [(self._declaration(each), each) for each in given], part.written()))
+        with self.writer.block():
+            if given:
+                values = ", ".join(each.text for each in given)
+                self.writer.line(f"const struct {name}_given given = {{{values}}};")
+            self.writer.line(f"{prefix}_parallel(ctx, {name}_part, {'&given' if given else 'NULL'}, {count});")
+
+    def _declaration(self, given: Captured) -> str:
+        """The type of a member or a parameter, with what separates it from the name."""
+        if given.view is not None:
+            return given.view.pointer_type
+        if isinstance(type := given.value.type, RingType):
+            return f"{c_type(type.slot.element_type, owner_of(given.value)).storage} *"
+        return f"{self.ctype(given.value).value} "
+
+    # comments and counters
+
+    def describe(self, op: Operation, text: str) -> None:
+        where = location_of(op)
+        line = text if where in ("", op.name) else f"{where}: {text}"
+        self.writer.comment(line)
+        self.outline.append("  " * self.depth + comment_text(line))
+
     def count(self, counter: str, amount: Size) -> None:
         if amount != 0:
             self.writer.line(f"{self.own}->counters.{counter} += {amount};")
 
 
-def refuse(op: Operation, message: str, *notes: str) -> UserError:
-    """The error for an op that generated C cannot hold."""
-    return UserError(message, loc=location_of(op), notes=notes, status=UNSUPPORTED)
+def scope_field(scope: str | None) -> str:
+    """The member of the context that holds a scope, or the arena."""
+    return "arena" if scope is None else f"scope_{identifier(scope)}"
 
 
-def is_token(value: SSAValue) -> bool:
-    """Whether a value is a token: C runs every command at once, so they vanish."""
-    return isinstance(value.type, TokenType)
-
-
-def view_of_type(emitter: Values, value: SSAValue, pointer: str, *, is_const: bool = False) -> CView:
-    """
-    The view of a memref whose shape and strides its type tells, `pointer` being its first element.
-
-    Raises UserError where the type leaves one of them open.
-    """
-    type = memref_of(value)
-    op = value.owner if isinstance(value.owner, Operation) else value.owner.parent_op()
-    assert op is not None
-    strides = type.get_strides()
-    if strides is None or None in strides or not type.has_static_shape():
-        raise refuse(
-            op,
-            f"{type} has a shape or strides that are not known here",
-            "C takes the shapes and strides of arguments from their types; only offsets may be dynamic",
-        )
-    shape = tuple(type.get_shape())
-    known = tuple(stride for stride in strides if stride is not None)
-    ctype = c_type(type.element_type, op)
-    return CView(pointer, ctype, shape, known, scope_of(type), pointer, is_const)
+def _part(prefix: str, name: str, given: Sequence[tuple[str, Captured]], body: str) -> str:
+    """The function that runs some iterations, and the one that the threads call, which unpacks what it is given."""
+    common, limits = [f"{prefix}_ctx *ctx", f"{prefix}_own *own"], ["int64_t first", "int64_t last"]
+    writer = CWriter()
+    if given:
+        writer.line(f"struct {name}_given {{")
+        writer.lines += [f"  {type}{each.name};" for type, each in given]
+        writer.line("};")
+    parameters = [f"{type}{'restrict ' if each.is_restricted else ''}{each.name}" for type, each in given]
+    writer.line(f"static PENSTOCK_APART void {name}({wrapped([*common, *parameters, *limits])}) {{")
+    writer.line("  (void)ctx, (void)own;")
+    writer.lines += [*body.splitlines(), "}", ""]
+    with writer.block(f"static void {name}_part({wrapped([*common, 'const void *given', *limits])})"):
+        writer.line(f"const struct {name}_given *const all = given;" if given else "(void)given;")
+        passed = ["ctx", "own", *(f"all->{each.name}" for _, each in given), "first", "last"]
+        writer.line(f"{name}({', '.join(passed)});")
+    return writer.text() + "\n"

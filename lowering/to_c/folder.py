@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from penstock.lowering.to_c.module import GENERATED, CParameter, CSource
-from penstock.lowering.to_c.text import comment_text
+from penstock.lowering.codegen.program import CParameter
+from penstock.lowering.codegen.text import comment_text
+from penstock.lowering.to_c.module import GENERATED, CSource
 from penstock.passes.toolchain import NEEDED_FLAGS
 
 FIRST_WEIGHT = 4096

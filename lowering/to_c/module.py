@@ -3,35 +3,44 @@
 from __future__ import annotations
 
 import re
+from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import IO
+from math import prod
+from typing import IO, Any
 
+import numpy as np
 from xdsl.context import Context
 from xdsl.dialects import func, memref
 from xdsl.dialects.builtin import MemRefType, ModuleOp, SymbolRefAttr
-from xdsl.ir import BlockArgument
+from xdsl.ir import BlockArgument, Operation
 from xdsl.utils.hints import isa
 from xdsl.utils.target import Target
 
-from penstock.dialects.diagnostics import UserError, did_you_mean, location_of
-from penstock.dialects.element_bits import DType
-from penstock.dialects.functions import NAME, OUTPUT, WEIGHT, attribute_text, body_block
-from penstock.dialects.machine import find_target
-from penstock.dialects.upstream.scf import ForallOp
-from penstock.lowering.to_c import threads
-from penstock.lowering.to_c.aliasing import data_flows, restricted_arguments
-from penstock.lowering.to_c.control import emit_block, uses_threads
-from penstock.lowering.to_c.emitter import CProgram, FunctionEmitter, refuse, view_of_type
-from penstock.lowering.to_c.memory import global_definition, scope_field
-from penstock.lowering.to_c.naming import function_names
+from penstock.dialects.accel_issue import CodeOp, IssueOp, SetOp, SpelledOp
+from penstock.dialects.diagnostics import location_of
+from penstock.lowering import codegen
+from penstock.lowering.codegen.emitter import Language, Program, unsupported, view_of_type
+from penstock.lowering.codegen.forall import uses_threads
+from penstock.lowering.codegen.memory import global_values
+from penstock.lowering.codegen.program import ENTRY, CParameter, Roles, read_program
+from penstock.lowering.codegen.text import Expr, Names, comment_text, identifier
+from penstock.lowering.codegen.types import CType
+from penstock.lowering.to_c import issues, threads
+from penstock.lowering.to_c.blocks import emit_structured
+from penstock.lowering.to_c.emitter import FunctionEmitter, scope_field
+from penstock.lowering.to_c.literals import literal
 from penstock.lowering.to_c.prelude import HEADER, prelude
-from penstock.lowering.to_c.text import CWriter, Expr, Names, comment_text, identifier, wrapped
-from penstock.lowering.to_c.types import CType, c_type
-from penstock.passes.loop.forall_to_for import run_in_order
+from penstock.lowering.to_c.scalar import RULES, emit_scalar
+from penstock.lowering.to_c.text import CWriter, wrapped
 
-ENTRY = "main"
-"""The function that is run."""
+EMITTERS: dict[type[Operation], Callable[[FunctionEmitter, Any], None]] = {
+    IssueOp: issues.emit_issue,
+    SetOp: issues.emit_set,
+    CodeOp: issues.emit_code,
+}
+"""Class of an op -> what writes its C, where that is not what every language does. A plug-in may add its own."""
+C = Language("C", ChainMap(EMITTERS, codegen.EMITTERS), RULES, emit_scalar, emit_structured)
 
 _MOST_LINES = 24
 """Of the outline of a kernel."""
@@ -47,26 +56,6 @@ KERNEL = """\
 #define PENSTOCK_APART
 #endif
 """
-
-
-@dataclass(frozen=True)
-class CParameter:
-    """An array that the caller passes: an input, a weight or an output. Dense, in row-major order."""
-
-    name: str
-    """As the program calls it, with letters that C permits."""
-    shape: tuple[int, ...]
-    """Its extents."""
-    ctype: CType
-    """The type of its elements."""
-
-    @property
-    def dtype(self) -> DType:
-        """The NumPy type of its elements; integers are signless and count as signed."""
-        return self.ctype.dtype()
-
-    def __str__(self) -> str:
-        return f"{self.name}: {'x'.join(map(str, self.shape)) or 'scalar'} {self.ctype.name}"
 
 
 @dataclass(frozen=True)
@@ -186,9 +175,7 @@ def emit_c(module: ModuleOp, *, name: str = ENTRY) -> CSource:
     return CSource(
         name,
         _header(name, roles, arena, program),
-        HEADER.replace("{BITS}", str(8 * program.vector_bytes))
-        + "\n"
-        + KERNEL
+        "".join((HEADER.replace("{BITS}", str(8 * program.vector_bytes)), _headers_of_machine(program), "\n", KERNEL))
         + _spaced(prelude(program.helpers, program.products)),
         constants,
         kernels,
@@ -202,27 +189,12 @@ def emit_c(module: ModuleOp, *, name: str = ENTRY) -> CSource:
     )
 
 
-def read_program(
-    module: ModuleOp, name: str, *, but: Callable[[ForallOp], bool] = lambda loop: False
-) -> tuple[CProgram, Roles]:
-    """
-    What is written of a module, in functions that are called `<name>_...`, and what the entry takes. Iterations of
-    `scf.forall` are put one after the other, in all loops but those that `but` names.
-    """
-    if any(isinstance(op, ForallOp) and not but(op) for op in module.walk()):
-        module = module.clone()
-        run_in_order(module, but=but)
-    functions = _reachable(module)
-    entry = functions[ENTRY]
-    roles = _roles(entry)
-    target = find_target(module)
-    globals_ = {op.sym_name.data: op for op in module.body.block.ops if isinstance(op, memref.GlobalOp)}
-    symbols = function_names(name, ENTRY, functions, globals_)
-    flows = data_flows(functions)
-    written = {symbol: flow.summary.writes for symbol, flow in flows.items()}
-    program = CProgram(target, functions, symbols, globals_, written, restricted_arguments(flows, ENTRY))
-    _check_inputs(entry, roles, program.written[ENTRY])
-    return program, roles
+def _headers_of_machine(program: Program) -> str:
+    """What is included where commands of the real machine are written."""
+    code = None if program.target is None else program.target.code()
+    if code is None or not any(isinstance(op, SpelledOp) for each in program.functions.values() for op in each.walk()):
+        return ""
+    return "".join(f'#include "{name.data}"\n' for name in code.headers or ())
 
 
 def _spaced(text: str) -> str:
@@ -244,48 +216,22 @@ class CTarget(Target):
 # functions
 
 
-def _reachable(module: ModuleOp) -> dict[str, func.FuncOp]:
-    """`@main` and what it calls, in the order of the module; raises UserError if there is no `@main`."""
-    known = {op.sym_name.data: op for op in module.body.block.ops if isinstance(op, func.FuncOp)}
-    if ENTRY not in known or known[ENTRY].is_declaration:
-        names = ", ".join(f"@{symbol}" for symbol in known) or "no functions"
-        raise UserError("the module has no function @main, so it has no C", notes=[f"it has {names}"])
-    body_block(known[ENTRY], "written as C")
-    found = {ENTRY}
-    pending = [known[ENTRY]]
-    while pending:
-        for op in pending.pop().walk():
-            if not isinstance(op, func.CallOp):
-                continue
-            callee = op.callee.string_value()
-            if callee not in known:
-                near = did_you_mean(callee, known)
-                raise UserError(
-                    f"the module has no func.func @{callee}", loc=location_of(op), notes=[near] if near else []
-                )
-            if callee not in found:
-                if known[callee].is_declaration:
-                    raise refuse(op, f"@{callee} is declared, but not defined, so it has no C")
-                body_block(known[callee], "written as C")
-                found.add(callee)
-                pending.append(known[callee])
-    return {symbol: function for symbol, function in known.items() if symbol in found}
-
-
-def _kernel(program: CProgram, name: str, symbol: str, function: func.FuncOp) -> CFunction:
+def _kernel(program: Program, name: str, symbol: str, function: func.FuncOp) -> CFunction:
     """The text of a function other than the entry."""
     if function.function_type.outputs.data:
-        raise refuse(function, f"@{symbol} returns a value", "below tensor level functions write through arguments")
+        raise unsupported(
+            function, f"@{symbol} returns a value", "below tensor level functions write through arguments"
+        )
     writer = CWriter()
     names = Names([*program.symbols.values()])
-    emitter = FunctionEmitter(program, writer, names, name, symbol)
+    emitter = FunctionEmitter(program, C, writer, names, name, symbol)
     parameters = [f"{name}_ctx *ctx"]
     for arg in function.body.block.args:
         parameters.append(_parameter(emitter, symbol, arg))
     prototype = f"PENSTOCK_KERNEL void {program.symbols[symbol]}({wrapped(parameters)})"
     with writer.block(f"PENSTOCK_APART {prototype}"):
         writer.line("(void)ctx;")
-        emit_block(emitter, function.body.block)
+        emitter.emit_block(function.body.block)
     description = "".join(f"{line}\n" for line in _description(symbol, function, emitter.outline))
     return CFunction(program.symbols[symbol], prototype, "".join(emitter.parts) + description + writer.text())
 
@@ -294,11 +240,11 @@ def _parameter(emitter: FunctionEmitter, symbol: str, arg: BlockArgument) -> str
     """The declaration of a parameter, and its value bound to the argument."""
     name = emitter.name(arg)
     if not isa(arg.type, MemRefType):
-        ctype = emitter.ctype(arg.type, arg.block)
+        ctype = emitter.ctype(arg)
         emitter.values[arg] = Expr(name, is_atom=True)
         return f"{ctype.value} {name}"
     is_const = arg.index not in emitter.program.written[symbol]
-    view = view_of_type(emitter, arg, name, is_const=is_const)
+    view = view_of_type(arg, name, is_const=is_const)
     emitter.values[arg] = view
     return f"{view.pointer_type}{'restrict ' if arg.index in emitter.program.restricted[symbol] else ''}{name}"
 
@@ -314,50 +260,9 @@ def _description(symbol: str, function: func.FuncOp, outline: Sequence[str]) -> 
     yield from (*lines[:-1], f"{lines[-1]} */")
 
 
-# the entry
-
-
-@dataclass(frozen=True)
-class Roles:
-    """What each argument of `@main` is: its list, and its place in it."""
-
-    lists: tuple[tuple[str, int], ...]
-    inputs: tuple[CParameter, ...]
-    weights: tuple[CParameter, ...]
-    outputs: tuple[CParameter, ...]
-
-
-def _roles(entry: func.FuncOp) -> Roles:
-    if entry.function_type.outputs.data:
-        raise refuse(entry, "@main returns a value", "C comes from the loop or the accel level: lower the module first")
-    found: dict[str, list[CParameter]] = {"inputs": [], "weights": [], "outputs": []}
-    lists: list[tuple[str, int]] = []
-    for arg in entry.body.block.args:
-        role, text = "inputs", attribute_text(entry, arg.index, NAME) or f"input_{arg.index}"
-        if (weight := attribute_text(entry, arg.index, WEIGHT)) is not None:
-            role, text = "weights", weight
-        elif (output := attribute_text(entry, arg.index, OUTPUT)) is not None:
-            role, text = "outputs", output
-        if not isa(arg.type, MemRefType):
-            raise refuse(entry, f"argument {arg.index} of @main is a {arg.type}, not a memref")
-        lists.append((role, len(found[role])))
-        found[role].append(CParameter(text, tuple(arg.type.get_shape()), c_type(arg.type.element_type, entry)))
-    return Roles(tuple(lists), *(tuple(found[role]) for role in ("inputs", "weights", "outputs")))
-
-
-def _check_inputs(entry: func.FuncOp, roles: Roles, written: frozenset[int]) -> None:
-    for number, (role, _) in enumerate(roles.lists):
-        if number in written and role != "outputs":
-            raise UserError(
-                f"@main writes to its argument {number}, which is no output",
-                loc=location_of(entry),
-                notes=['an output has the argument attribute graph.output = "NAME"'],
-            )
-
-
-def _entry(program: CProgram, name: str, entry: func.FuncOp, roles: Roles) -> str:
+def _entry(program: Program, name: str, entry: func.FuncOp, roles: Roles) -> str:
     writer = CWriter()
-    emitter = FunctionEmitter(program, writer, Names([*program.symbols.values()]), name, ENTRY)
+    emitter = FunctionEmitter(program, C, writer, Names([*program.symbols.values()]), name, ENTRY)
     writer.line(f"size_t {name}_context_size(void) {{ return sizeof({name}_ctx); }}")
     writer.line("")
     arrays = "const void *const *weights, const void *const *inputs, void *const *outputs"
@@ -369,17 +274,34 @@ def _entry(program: CProgram, name: str, entry: func.FuncOp, roles: Roles) -> st
             if not arg.uses:
                 continue
             variable = emitter.name(arg)
-            view = view_of_type(emitter, arg, variable, is_const=role != "outputs")
+            view = view_of_type(arg, variable, is_const=role != "outputs")
             emitter.values[arg] = view
             writer.line(f"{view.pointer_type}const {variable} = ({view.pointer_type}){role}[{place}];")
         writer.line("ctx->fault = 0;")
         writer.line("memset(&ctx->counters, 0, sizeof ctx->counters);")
-        emit_block(emitter, entry.body.block)
+        emitter.emit_block(entry.body.block)
         writer.line("return ctx->fault;")
     return "".join(emitter.parts) + writer.text()
 
 
-def _pool(program: CProgram, name: str) -> CFunction:
+def global_definition(op: memref.GlobalOp, symbol: str) -> str:
+    """The definition of a constant array; raises UserError as `global_values`."""
+    ctype, values = global_values(op)
+    count = prod(op.type.get_shape())
+    texts = [_element(ctype, value) for value in values]
+    texts = texts * count if len(texts) == 1 else texts
+    rows = [f"  {', '.join(texts[start : start + 12])}," for start in range(0, len(texts), 12)]
+    return "\n".join([f"static const {ctype.storage} {symbol}[{max(1, count)}] = {{", *rows, "};\n"])
+
+
+def _element(ctype: CType, value: float) -> str:
+    if ctype.is_small:
+        bits = np.asarray(value).astype(ctype.dtype()).view(f"u{ctype.size}")
+        return f"0x{int(bits):0{2 * ctype.size}x}"
+    return literal(ctype, value).text
+
+
+def _pool(program: Program, name: str) -> CFunction:
     """The threads of the program."""
     counters = re.findall(r"int64_t (\w+);", _COUNTERS)
     sums = "".join(f"    ctx->counters.{each} += own->counters.{each};\n" for each in counters)
@@ -390,7 +312,7 @@ def _pool(program: CProgram, name: str) -> CFunction:
 # the header
 
 
-def _header(name: str, roles: Roles, arena: int | None, program: CProgram) -> str:
+def _header(name: str, roles: Roles, arena: int | None, program: Program) -> str:
     """The text of the header; `arena` is the bytes that are used of the arena, None if no buffer lies in it."""
     guard = f"PENSTOCK_{name.upper()}_H"
     arrays: list[str] = []

@@ -6,42 +6,22 @@ They have the meaning that the interpreter gives them. `RULES` says how each op 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from xdsl.dialects import affine, arith, math
 from xdsl.dialects.builtin import IndexType, IntegerType
 from xdsl.ir import Operation, SSAValue
-from xdsl.ir.affine import (
-    AffineBinaryOpExpr,
-    AffineBinaryOpKind,
-    AffineConstantExpr,
-    AffineDimExpr,
-    AffineExpr,
-    AffineSymExpr,
-)
 
 from penstock.dialects.upstream.arith import RemFOp
-from penstock.lowering.to_c.emitter import FunctionEmitter, refuse
-from penstock.lowering.to_c.text import Expr
-from penstock.lowering.to_c.types import CType, attribute_number, literal
+from penstock.lowering.codegen.affine import affine_minimum
+from penstock.lowering.codegen.emitter import unsupported
+from penstock.lowering.codegen.text import Expr
+from penstock.lowering.codegen.types import CType, attribute_number
+from penstock.lowering.to_c.emitter import FunctionEmitter
+from penstock.lowering.to_c.literals import literal
 
 Rule = Callable[[FunctionEmitter, Any], Expr]
-
-
-def _type_of(emitter: FunctionEmitter, value: SSAValue) -> CType:
-    """The C type of a scalar."""
-    return emitter.ctype(value.type, value.owner)
-
-
-def _result_type(emitter: FunctionEmitter, op: Operation) -> CType:
-    """The C type of the result of an op."""
-    return emitter.ctype(op.results[0].type, op)
-
-
-def _operands_of(emitter: FunctionEmitter, op: Operation) -> list[Expr]:
-    """The expressions of the operands."""
-    return [emitter.scalar(operand) for operand in op.operands]
 
 
 def _unsigned_of(ctype: CType) -> str:
@@ -64,11 +44,11 @@ def _integer_helper(what: str, on_bool: str | None = None, *, may_fault: bool = 
     """A helper of the prelude; on i1 the operator `on_bool`."""
 
     def rule(emitter: FunctionEmitter, op: Operation) -> Expr:
-        ctype = _result_type(emitter, op)
-        operands = _operands_of(emitter, op)
+        ctype = emitter.result_type(op)
+        operands = emitter.operands(op)
         if ctype.is_bool:
             if on_bool is None:
-                raise refuse(op, f"{op.name} of i1 cannot be lowered to C")
+                raise emitter.refuse(op, f"{op.name} of i1")
             return Expr(f"{operands[0].atom} {on_bool} {operands[1].atom}")
         fault = [f"&{emitter.own}->fault"] if may_fault else []
         return _call(emitter.helper(what, ctype), *operands, *fault)
@@ -80,8 +60,8 @@ def _constant(emitter: FunctionEmitter, op: arith.ConstantOp) -> Expr:
     """The literal of a scalar constant."""
     number = attribute_number(op.value)
     if number is None:
-        raise refuse(op, f"{op.value} is no scalar constant", "a constant tensor is a memref.global at this level")
-    return literal(_result_type(emitter, op), number)
+        raise unsupported(op, f"{op.value} is no scalar constant", "a constant tensor is a memref.global at this level")
+    return literal(emitter.result_type(op), number)
 
 
 # floats
@@ -89,8 +69,8 @@ def _constant(emitter: FunctionEmitter, op: arith.ConstantOp) -> Expr:
 
 def _float_infix(symbol: str) -> Rule:
     def rule(emitter: FunctionEmitter, op: Operation) -> Expr:
-        left, right = _operands_of(emitter, op)
-        return emitter.rounded(_result_type(emitter, op), f"{left.atom} {symbol} {right.atom}")
+        left, right = emitter.operands(op)
+        return emitter.rounded(emitter.result_type(op), f"{left.atom} {symbol} {right.atom}")
 
     return rule
 
@@ -103,8 +83,8 @@ def _extremum(general: str, simple: str) -> Rule:
     """A maximum or minimum; next to a constant that decides between two zeros, a simpler one."""
 
     def rule(emitter: FunctionEmitter, op: Operation) -> Expr:
-        ctype = _result_type(emitter, op)
-        left, right = _operands_of(emitter, op)
+        ctype = emitter.result_type(op)
+        left, right = emitter.operands(op)
         for this, other, value in ((left, right, op.operands[1]), (right, left, op.operands[0])):
             number = attribute_number(value.owner.value) if isinstance(value.owner, arith.ConstantOp) else None
             if (
@@ -125,14 +105,14 @@ _NEGATED = {9: "<=", 10: "<", 11: ">=", 12: ">"}
 
 def _cmpf(emitter: FunctionEmitter, op: arith.CmpfOp) -> Expr:
     predicate = op.predicate.value.data
-    left, right = _operands_of(emitter, op)
+    left, right = emitter.operands(op)
     if predicate in (0, 15):
         return Expr("1" if predicate else "0", is_atom=True)
     if predicate in _COMPARISONS:
         return Expr(f"{left.atom} {_COMPARISONS[predicate]} {right.atom}")
     if predicate in _NEGATED:
         return Expr(f"!({left.atom} {_NEGATED[predicate]} {right.atom})")
-    ctype = _type_of(emitter, op.lhs)
+    ctype = emitter.ctype(op.lhs)
     called = _call(emitter.helper("one" if predicate in (6, 8) else "ordered", ctype), left, right)
     return called if predicate in (6, 7) else Expr(f"!{called.text}")
 
@@ -144,8 +124,8 @@ def _integer_infix(symbol: str, on_bool: str) -> Rule:
     """An operation that wraps: on unsigned numbers where C's signed one must not overflow."""
 
     def rule(emitter: FunctionEmitter, op: Operation) -> Expr:
-        ctype = _result_type(emitter, op)
-        left, right = _operands_of(emitter, op)
+        ctype = emitter.result_type(op)
+        left, right = emitter.operands(op)
         if ctype.is_bool:
             return Expr(f"{left.atom} {on_bool} {right.atom}")
         if isinstance(op.results[0].type, IndexType):
@@ -171,8 +151,8 @@ def _comes_from_16_bits(value: SSAValue) -> bool:
 
 def _bitwise(symbol: str) -> Rule:
     def rule(emitter: FunctionEmitter, op: Operation) -> Expr:
-        ctype = _result_type(emitter, op)
-        left, right = _operands_of(emitter, op)
+        ctype = emitter.result_type(op)
+        left, right = emitter.operands(op)
         text = f"{left.atom} {symbol} {right.atom}"
         return Expr(f"({ctype.value})({text})") if ctype.bits < 32 else Expr(text)
 
@@ -184,11 +164,11 @@ def _division(what: str, symbol: str) -> Rule:
     general = _integer_helper(what, may_fault=True)
 
     def rule(emitter: FunctionEmitter, op: Operation) -> Expr:
-        left, right = _operands_of(emitter, op)
-        if (right.number or 0) > 0 and not _result_type(emitter, op).is_bool:
-            value = _result_type(emitter, op).value
+        left, right = emitter.operands(op)
+        if (right.number or 0) > 0 and not emitter.result_type(op).is_bool:
+            value = emitter.result_type(op).value
             text = f"{left.atom} {symbol} {right.atom}"
-            return Expr(text) if _result_type(emitter, op).bits >= 32 else Expr(f"({value})({text})")
+            return Expr(text) if emitter.result_type(op).bits >= 32 else Expr(f"({value})({text})")
         return general(emitter, op)
 
     return rule
@@ -199,8 +179,8 @@ _CMPI = ("==", "!=", "<", "<=", ">", ">=", "<", "<=", ">", ">=")
 
 def _cmpi(emitter: FunctionEmitter, op: arith.CmpiOp) -> Expr:
     predicate = op.predicate.value.data
-    left, right = _operands_of(emitter, op)
-    ctype = _type_of(emitter, op.lhs)
+    left, right = emitter.operands(op)
+    ctype = emitter.ctype(op.lhs)
     symbol = _CMPI[predicate]
     if ctype.is_bool and 2 <= predicate < 6:
         left, right = right, left  # a true i1 is -1
@@ -210,7 +190,7 @@ def _cmpi(emitter: FunctionEmitter, op: arith.CmpiOp) -> Expr:
 
 
 def _select(emitter: FunctionEmitter, op: arith.SelectOp) -> Expr:
-    condition, left, right = _operands_of(emitter, op)
+    condition, left, right = emitter.operands(op)
     return Expr(f"{condition.atom} ? {left.atom} : {right.atom}")
 
 
@@ -232,7 +212,7 @@ def _as_unsigned(ctype: CType, operand: Expr) -> Expr:
 
 def _convert_integer(emitter: FunctionEmitter, op: Operation) -> Expr:
     """Sign extension, truncation, and between index and integers."""
-    source, ctype = _type_of(emitter, op.operands[0]), _result_type(emitter, op)
+    source, ctype = emitter.ctype(op.operands[0]), emitter.result_type(op)
     operand = emitter.scalar(op.operands[0])
     if ctype.is_bool:
         return operand if source.is_bool else Expr(f"{operand.atom} & 1")
@@ -244,13 +224,13 @@ def _convert_integer(emitter: FunctionEmitter, op: Operation) -> Expr:
 
 
 def _extend_unsigned(emitter: FunctionEmitter, op: arith.ExtUIOp) -> Expr:
-    source, ctype = _type_of(emitter, op.input), _result_type(emitter, op)
+    source, ctype = emitter.ctype(op.input), emitter.result_type(op)
     operand = _as_unsigned(source, emitter.scalar(op.input))
     return _wrapped(ctype, operand) if ctype.is_narrow else _cast(ctype.value, operand)
 
 
 def _integer_to_float(emitter: FunctionEmitter, op: arith.SIToFPOp | arith.UIToFPOp) -> Expr:
-    source, ctype = _type_of(emitter, op.input), _result_type(emitter, op)
+    source, ctype = emitter.ctype(op.input), emitter.result_type(op)
     operand = emitter.scalar(op.input)
     if isinstance(op, arith.UIToFPOp):
         operand = _as_unsigned(source, operand)
@@ -261,7 +241,7 @@ def _integer_to_float(emitter: FunctionEmitter, op: arith.SIToFPOp | arith.UIToF
 
 def _float_to_integer(emitter: FunctionEmitter, op: arith.FPToSIOp | arith.FPToUIOp) -> Expr:
     """Towards zero; by way of 64 bits, so that what does not fit wraps."""
-    ctype = _result_type(emitter, op)
+    ctype = emitter.result_type(op)
     operand = emitter.scalar(op.input)
     if isinstance(op, arith.FPToUIOp) and ctype.bits == 64:
         return Expr(f"(int64_t)(uint64_t){operand.atom}")
@@ -274,7 +254,7 @@ def _float_to_integer(emitter: FunctionEmitter, op: arith.FPToSIOp | arith.FPToU
 
 
 def _convert_float(emitter: FunctionEmitter, op: arith.ExtFOp | arith.TruncFOp) -> Expr:
-    source, ctype = _type_of(emitter, op.input), _result_type(emitter, op)
+    source, ctype = emitter.ctype(op.input), emitter.result_type(op)
     operand = emitter.scalar(op.input)
     if source.bits == 64 and (ctype.name == "f16" or ctype.bits < 16):
         emitter.program.helpers.add("odd_f16")
@@ -285,12 +265,12 @@ def _convert_float(emitter: FunctionEmitter, op: arith.ExtFOp | arith.TruncFOp) 
 
 
 def _bitcast(emitter: FunctionEmitter, op: arith.BitcastOp) -> Expr:
-    source, ctype = _type_of(emitter, op.input), _result_type(emitter, op)
+    source, ctype = emitter.ctype(op.input), emitter.result_type(op)
     operand = emitter.scalar(op.input)
     if source.is_float == ctype.is_float and source.bits == ctype.bits and not source.is_small:
         return operand
     if source.bits != ctype.bits or source.is_bool or source.bits < 8:
-        raise refuse(op, f"a bitcast of {op.input.type} to {op.result.type} cannot be lowered to C")
+        raise emitter.refuse(op, f"a bitcast of {op.input.type} to {op.result.type}")
     if source.bits > 16:
         return _call(emitter.helper("bitcast", ctype), operand)
     bits = _cast(f"uint{source.bits}_t", operand)
@@ -307,16 +287,16 @@ def _library(function: str) -> Rule:
     """A function of the C library, in float for 16-bit floats."""
 
     def rule(emitter: FunctionEmitter, op: Operation) -> Expr:
-        ctype = _result_type(emitter, op)
+        ctype = emitter.result_type(op)
         name = function if ctype.bits == 64 else f"{function}f"
-        called = _call(name, *_operands_of(emitter, op))
+        called = _call(name, *emitter.operands(op))
         return emitter.rounded(ctype, called.text) if ctype.is_small else called
 
     return rule
 
 
 def _rsqrt(emitter: FunctionEmitter, op: math.RsqrtOp) -> Expr:
-    ctype = _result_type(emitter, op)
+    ctype = emitter.result_type(op)
     one, root = ("1.0", "sqrt") if ctype.bits == 64 else ("1.0f", "sqrtf")
     operand = emitter.scalar(op.operand).text
     inner = emitter.rounded(ctype, f"{root}({operand})")
@@ -324,66 +304,19 @@ def _rsqrt(emitter: FunctionEmitter, op: math.RsqrtOp) -> Expr:
 
 
 def _power_of_float(emitter: FunctionEmitter, op: math.FPowIOp) -> Expr:
-    ctype = _result_type(emitter, op)
-    base, power = _operands_of(emitter, op)
+    ctype = emitter.result_type(op)
+    base, power = emitter.operands(op)
     called = _call("pow" if ctype.bits == 64 else "powf", base, _cast(ctype.value, power))
     return emitter.rounded(ctype, called.text) if ctype.is_small else called
 
 
 def _absolute(emitter: FunctionEmitter, op: math.AbsIOp) -> Expr:
-    ctype = _result_type(emitter, op)
+    ctype = emitter.result_type(op)
     operand = emitter.scalar(op.operand)
     if ctype.is_bool:
         return operand
     negated = f"({ctype.value})(0 - ({_unsigned_of(ctype)}){operand.atom})"
     return Expr(f"{operand.atom} < 0 ? {negated} : {operand.atom}")
-
-
-# affine expressions
-
-
-def affine_expression(expr: AffineExpr, dims: Sequence[Expr], symbols: Sequence[Expr] = ()) -> Expr:
-    """The value of an affine expression; divisors are positive, quotients round down."""
-    match expr:
-        case AffineConstantExpr():
-            return Expr(str(expr.value), is_atom=expr.value >= 0)
-        case AffineDimExpr():
-            return dims[expr.position]
-        case AffineSymExpr():
-            return symbols[expr.position]
-        case AffineBinaryOpExpr():
-            return _affine_binary(
-                expr.kind, affine_expression(expr.lhs, dims, symbols), affine_expression(expr.rhs, dims, symbols)
-            )
-        case _:
-            raise ValueError(f"{expr} is no affine expression")
-
-
-def _affine_binary(kind: AffineBinaryOpKind, left: Expr, right: Expr) -> Expr:
-    a, b = left.atom, right.atom
-    if left.number is not None and right.number is not None:
-        value = AffineBinaryOpExpr(kind, AffineConstantExpr(left.number), AffineConstantExpr(right.number)).eval([], [])
-        return Expr(str(value), is_atom=value >= 0)
-    match kind:
-        case AffineBinaryOpKind.Add:
-            return Expr(f"{a} - {-right.number}" if right.number is not None and right.number < 0 else f"{a} + {b}")
-        case AffineBinaryOpKind.Mul:
-            return Expr(f"{a} * {b}")
-        case AffineBinaryOpKind.Mod:
-            return Expr(f"(({a} % {b}) + {b}) % {b}")
-        case AffineBinaryOpKind.FloorDiv:
-            return Expr(f"({a} - (({a} % {b}) + {b}) % {b}) / {b}")
-        case AffineBinaryOpKind.CeilDiv:
-            return Expr(f"({a} + ((-{a} % {b}) + {b}) % {b}) / {b}")
-
-
-def _affine(emitter: FunctionEmitter, op: affine.ApplyOp | affine.MinOp) -> Expr:
-    index_map, operands = op.map.data, _operands_of(emitter, op)
-    dims, symbols = operands[: index_map.num_dims], operands[index_map.num_dims :]
-    least, *others = [affine_expression(result, dims, symbols) for result in index_map.results]
-    for other in others:
-        least = _call(emitter.helper("mins", _result_type(emitter, op)), least, other)
-    return least
 
 
 _LIBRARY = (
@@ -403,8 +336,8 @@ RULES: dict[type[Operation], Rule] = {
     arith.NegfOp: _negate,
     arith.MaximumfOp: _extremum("maximum", "max"),
     arith.MinimumfOp: _extremum("minimum", "min"),
-    arith.MaxnumfOp: lambda e, op: _call(e.helper("maxnum", _result_type(e, op)), *_operands_of(e, op)),
-    arith.MinnumfOp: lambda e, op: _call(e.helper("minnum", _result_type(e, op)), *_operands_of(e, op)),
+    arith.MaxnumfOp: lambda e, op: _call(e.helper("maxnum", e.result_type(op)), *e.operands(op)),
+    arith.MinnumfOp: lambda e, op: _call(e.helper("minnum", e.result_type(op)), *e.operands(op)),
     arith.CmpfOp: _cmpf,
     arith.AddiOp: _integer_infix("+", "^"),
     arith.SubiOp: _integer_infix("-", "^"),
@@ -440,8 +373,8 @@ RULES: dict[type[Operation], Rule] = {
     arith.ExtFOp: _convert_float,
     arith.TruncFOp: _convert_float,
     arith.BitcastOp: _bitcast,
-    affine.ApplyOp: _affine,
-    affine.MinOp: _affine,
+    affine.ApplyOp: affine_minimum,
+    affine.MinOp: affine_minimum,
     math.AbsFOp: _library("fabs"),
     math.AbsIOp: _absolute,
     math.CountLeadingZerosOp: _integer_helper("leading_zeros"),
@@ -487,7 +420,7 @@ def emit_scalar(emitter: FunctionEmitter, op: Operation) -> None:
     """Bind the result of a scalar op; raises UserError (unsupported) for one without a rule."""
     rule = RULES.get(type(op))
     if rule is None:
-        raise refuse(op, f"{op.name} cannot be lowered to C")
+        raise emitter.refuse(op, f"{op.name}")
     if not isinstance(op, NARROW) and not _compares_equal(op) and any(map(_is_narrow, (*op.operands, *op.results))):
-        raise refuse(op, f"{op.name} of integers of less than a byte cannot be lowered to C")
-    emitter.bind(op, rule(emitter, op))
+        raise emitter.refuse(op, f"{op.name} of integers of less than a byte")
+    emitter.keep(op, rule(emitter, op))

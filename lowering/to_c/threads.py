@@ -9,9 +9,6 @@ and then sleeps.
 
 from __future__ import annotations
 
-SYMBOLS = ("start", "stop", "threads", "pool", "own", "part", "parallel")
-"""What follows the name of a program in the names that belong to its threads."""
-
 DECLARATIONS = """\
 struct {name}_ctx;
 struct {name}_own;
@@ -53,8 +50,9 @@ ENTRIES = """\
 /* The most threads that a context uses. */
 int {name}_threads(void);
 
-/* Start the threads of a context, before its first run: 0, or an error number. The results do not depend on how many
-   there are, from 1 to {name}_threads(). A process that forks may go on to run the context in the child, with one. */
+/* Start the threads of a context, before its first run: 0, or an error number. The outputs do not depend on how many
+   there are, from 1 to {name}_threads(); which of several faults is returned may. A process that forks may go on to run
+   the context in the child, with one. */
 int {name}_start({name}_ctx *ctx, int threads);
 /* End the threads of a context, after its last run. */
 void {name}_stop({name}_ctx *ctx);

@@ -13,8 +13,10 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from penstock.dialects.graph.base import is_unsigned
 from penstock.dialects.machine import TargetOp
-from penstock.lowering.to_c.text import Expr
-from penstock.lowering.to_c.types import I32, CType, attribute_number, c_type, literal
+from penstock.dialects.machine.spelling import Template
+from penstock.lowering.codegen.text import Expr
+from penstock.lowering.codegen.types import I32, CType, attribute_number, c_type
+from penstock.lowering.to_c.literals import literal
 from penstock.passes.analysis.vector_products import VectorProduct
 from penstock.passes.cpu import FEATURES
 
@@ -395,9 +397,8 @@ def product_helper(product: VectorProduct) -> str:
     assert intrinsic.feature is not None
     assert intrinsic.statement is not None
     names = [name.data for name in intrinsic.operand_names]
-    statement = intrinsic.statement.data
-    for name, variable in zip(names, ("first", "second", "acc"), strict=True):
-        statement = statement.replace(f"{{{name}}}", variable)
+    variables = dict(zip(names, ("first", "second", "acc"), strict=True))
+    statement = Template.of(intrinsic.statement.data).fill(variables)
     first, second = ("uint8_t" if is_unsigned(element) else "int8_t" for element in product.elements[:2])
     return _PRODUCT.format(
         NAME=product_name(product),

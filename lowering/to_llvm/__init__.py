@@ -7,8 +7,7 @@ The way out of the IR as LLVM IR: a program at loop or accel level, for LLVM to 
 
 from __future__ import annotations
 
-from penstock.lowering.to_llvm.control import EMITTERS
-from penstock.lowering.to_llvm.module import LlvmSource, LlvmTarget, emit_llvm
+from penstock.lowering.to_llvm.module import EMITTERS, LlvmSource, LlvmTarget, emit_llvm
 from penstock.lowering.to_llvm.scalar import RULES
 
 __all__ = ["EMITTERS", "RULES", "LlvmSource", "LlvmTarget", "emit_llvm"]

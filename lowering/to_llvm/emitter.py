@@ -1,21 +1,28 @@
-"""What the emission of one LLVM function knows: the text of every value, and how elements are read and written."""
+"""Functions in LLVM IR: how it writes what the walk of the loop level asks for, on scalars or on vectors of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any
 
+import numpy as np
+from xdsl.dialects import memref
 from xdsl.ir import Operation, SSAValue
+from xdsl.ir.affine import AffineBinaryOpKind
 
-from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
-from penstock.lowering.to_c.emitter import CProgram, CView, Values
-from penstock.lowering.to_c.text import Expr, Size, comment_text
-from penstock.lowering.to_c.types import CType
+from penstock.dialects.diagnostics import location_of
+from penstock.dialects.machine import REGISTERS
+from penstock.dialects.mem import ScopedAllocation
+from penstock.lowering.codegen.emitter import Emitter, Language, Program, Terms, View
+from penstock.lowering.codegen.memory import global_values
+from penstock.lowering.codegen.text import Expr, Size, comment_text
+from penstock.lowering.codegen.types import CType
 from penstock.lowering.to_llvm.lanes import Lanes
 from penstock.lowering.to_llvm.small_floats import from_storage, to_storage
 from penstock.lowering.to_llvm.text import Instructions
-from penstock.lowering.to_llvm.types import memory_type, splat, value_type
+from penstock.lowering.to_llvm.types import memory_type, splat, value_type, vector_of
 
 COUNTERS = ("transfers", "bytes_in", "bytes_out", "bytes_on_chip", "commands", "macs", "host_macs")
 """The counters of a context, 8 bytes each, at its start."""
@@ -23,6 +30,9 @@ FAULT_AT = 8 * len(COUNTERS)
 """Where the fault is in a context."""
 DIVIDED_BY_ZERO, OUTSIDE = 1, 2
 """The faults, as generated C counts them."""
+
+VECTOR_REGISTERS = 16
+"""Of the CPU where no machine says it."""
 
 
 @dataclass(frozen=True)
@@ -35,38 +45,78 @@ class ContextLayout:
     """Where the scratch memory begins, which is the last."""
 
 
+class Vector(Expr):
+    """A value of as many lanes as ops compute where it is."""
+
+
+@dataclass(frozen=True)
+class _Variable:
+    """A local variable, of which LLVM makes a register."""
+
+    slot: str
+    type: str
+    view: View | None
+    """Of a memref."""
+
+
 @dataclass
-class LlvmEmitter(Lanes, Values):
+class LlvmEmitter(Lanes, Emitter):
     """The state of emitting one function."""
 
-    program: CProgram
+    needs_constant_offsets = True
+    """LLVM makes registers of local variables before it unrolls loops."""
+    program: Program
     """What it shares with the other functions."""
+    language: Language
+    """What it is written in."""
     layout: ContextLayout
     """Where everything is in a context."""
     asm: Instructions
     """Where its instructions go."""
-    values: dict[SSAValue, Expr | CView] = field(default_factory=dict[SSAValue, "Expr | CView"])
+    symbol: str
+    """The function, as the module calls it."""
+    values: dict[SSAValue, Expr | View] = field(default_factory=dict[SSAValue, "Expr | View"])
     """The text of every scalar so far, and the view of every memref."""
     lanes: int = 0
     """Of the vectors that ops compute now; 0 while they compute scalars."""
-    vectors: set[SSAValue] = field(default_factory=set[SSAValue])
-    """The values that are vectors now."""
     splats: dict[tuple[str, int], str] = field(default_factory=dict[tuple[str, int], str])
     """Scalars, and numbers of lanes, that are in all lanes of a vector already."""
+    variables: dict[SSAValue, _Variable] = field(default_factory=dict[SSAValue, _Variable])
+    """What loops and branches carry."""
+    ends: list[str] = field(default_factory=list[str])
+    """The labels after the endless loops around."""
+
+    def __post_init__(self) -> None:
+        self.names = self.asm.names
 
     # values
 
-    def bind(self, value: SSAValue, text: str, *, is_vector: bool = False) -> None:
-        """Give a scalar its text; as a vector, if the ops around it compute vectors."""
-        self.values[value] = Expr(text, is_atom=True)
-        (self.vectors.add if is_vector and self.lanes else self.vectors.discard)(value)
+    def name(self, value: SSAValue) -> str:
+        return f"%{super().name(value)}"
+
+    def declare(self, value: SSAValue, expr: Expr) -> None:
+        self.bind(value, expr)
+
+    def held(self, ctype: CType, expr: Expr) -> Expr:
+        return expr
+
+    def yielded(self, values: Sequence[SSAValue]) -> list[Expr]:
+        return [self.value_of(self.operand(value)) for value in values]
+
+    def value_of(self, text: str) -> Expr:
+        """What ops compute now: a vector, or a scalar."""
+        return Vector(text, is_atom=True) if self.lanes else Expr(text, is_atom=True)
 
     def operand(self, value: SSAValue) -> str:
         """A value as the operand of an op: in all lanes, while ops compute vectors."""
-        text = self.scalar(value).text
-        if not self.lanes or value in self.vectors:
-            return text
-        return self.in_all_lanes(value_type(self.ctype(value.type, value.owner)), text)
+        expr = self.scalar(value)
+        if not self.lanes or isinstance(expr, Vector):
+            return expr.text
+        return self.in_all_lanes(value_type(self.ctype(value)), expr.text)
+
+    def texts(self, op: Operation) -> list[str]:
+        """The operands of an op."""
+        return [self.operand(operand) for operand in op.operands]
 
     def in_all_lanes(self, type: str, text: str) -> str:
         """A scalar as a vector."""
@@ -80,45 +130,216 @@ class LlvmEmitter(Lanes, Values):
             self.splats[key] = self.asm.value(f"shufflevector {vector} {first}, {vector} poison, {mask}")
         return self.splats[key]
 
-    # elements
-
-    def load(self, ctype: CType, pointer: str) -> str:
-        """The value of an element, or of `lanes` adjacent ones."""
-        memory = memory_type(ctype)
-        found = self.asm.load(self.type(memory), pointer, ctype.size)
-        if ctype.is_small:
-            return from_storage(self, ctype, found)
-        if ctype.is_bool:
-            return self.inst("icmp ne", memory, found, self.constant(memory, 0))
-        return self.cast("trunc", memory, found, ctype) if ctype.bits < 8 else found
-
-    def store(self, ctype: CType, pointer: str, value: str) -> None:
-        """Write an element, or `lanes` adjacent ones."""
-        memory = memory_type(ctype)
-        if ctype.is_small:
-            value = to_storage(self, ctype, value)
-        elif ctype.bits < 8:
-            value = self.cast("zext" if ctype.is_bool else "sext", ctype, value, memory)
-        self.asm.store(self.type(memory), value, pointer, ctype.size)
-
     def rounded(self, ctype: CType, value: str) -> str:
         """The result of an operation on floats, as a number of the type."""
         return from_storage(self, ctype, to_storage(self, ctype, value)) if ctype.is_small else value
 
-    def pointer_at(self, view: CView, indices: Sequence[Size]) -> str:
-        """A pointer to an element."""
-        offset = self.asm.sum_of(list(zip(indices, view.strides, strict=True)))
-        return self.asm.at(view.pointer, memory_type(view.ctype), offset)
+    # sizes
 
-    def moved(self, view: CView, offset: Size) -> CView:
-        """A view from another element on."""
-        return replace(view, pointer=self.asm.at(view.pointer, memory_type(view.ctype), offset))
+    def times(self, left: Size, right: Size) -> Size:
+        return self.asm.times(left, right)
 
     def product(self, sizes: Sequence[Size]) -> Size:
         total: Size = 1
         for size in sizes:
             total = self.asm.times(total, size)
         return total
+
+    def sum_of(self, terms: Terms, constant: int = 0) -> Size:
+        return self.asm.sum_of(terms, constant)
+
+    def slot_offset(self, turn: Size, slots: int, pitch: int) -> Size:
+        number: Size = turn % slots if isinstance(turn, int) else self.asm.value(f"srem i64 {turn}, {slots}")
+        return self.asm.times(number, pitch)
+
+    def inside(self, value: SSAValue, offset: Size, extent: Size, size: Size) -> Size:
+        last = self.asm.add(extent, self.asm.times(-1, size))
+        # A negative one is a large one without a sign.
+        is_outside = self.asm.value(f"icmp ugt i64 {offset}, {last}")
+        self.fault_if(is_outside, OUTSIDE)
+        return self.asm.value(f"select i1 {is_outside}, i64 0, i64 {offset}")
+
+    def clipped(self, start: Size, size: int, bound: int, *, may_begin_before: bool, may_end_after: bool) -> list[Size]:
+        low: Size = 0
+        high: Size = size
+        if may_begin_before:
+            low = self.intrinsic("smax", "i64", self.asm.value(f"sub nsw i64 0, {start}"), "0")
+        if may_end_after:
+            high = self.intrinsic("smin", "i64", self.asm.value(f"sub nsw i64 {bound}, {start}"), str(size))
+        return [low, high]
+
+    def extent(self, low: Size, high: Size) -> Size:
+        return self.intrinsic("smax", "i64", self.asm.value(f"sub nsw i64 {high}, {low}"), "0")
+
+    def any_empty(self, ranges: Sequence[tuple[Size, Size]]) -> Expr:
+        first, *others = [self.asm.value(f"icmp sge i64 {low}, {high}") for low, high in ranges]
+        for other in others:
+            first = self.asm.value(f"or i1 {first}, {other}")
+        return Expr(first, is_atom=True)
+
+    def affine_binary(self, kind: AffineBinaryOpKind, left: Expr, right: Expr) -> Expr:
+        asm, a, b = self.asm, left.size, right.size
+        match kind:
+            case AffineBinaryOpKind.Add:
+                found = asm.add(a, b)
+            case AffineBinaryOpKind.Mul:
+                found = asm.times(a, b)
+            case AffineBinaryOpKind.Mod:
+                found = self._modulo(a, b)
+            case AffineBinaryOpKind.FloorDiv:
+                found = asm.value(f"sdiv i64 {asm.value(f'sub i64 {a}, {self._modulo(a, b)}')}, {b}")
+            case AffineBinaryOpKind.CeilDiv:
+                rest = self._modulo(asm.value(f"sub i64 0, {a}"), b)
+                found = asm.value(f"sdiv i64 {asm.value(f'add i64 {a}, {rest}')}, {b}")
+        return Expr(str(found), is_atom=True)
+
+    def _modulo(self, left: Size, right: Size) -> str:
+        rest = self.asm.value(f"srem i64 {left}, {right}")
+        is_negative = self.asm.value(f"icmp slt i64 {rest}, 0")
+        added = self.asm.value(f"add i64 {rest}, {right}")
+        return self.asm.value(f"select i1 {is_negative}, i64 {added}, i64 {rest}")
+
+    def minimum(self, left: Expr, right: Expr) -> Expr:
+        return Expr(self.intrinsic("smin", "i64", left.text, right.text), is_atom=True)
+
+    # memory
+
+    def allocate(self, op: ScopedAllocation) -> str:
+        if op.scope == REGISTERS:
+            return self.asm.local("i8", op.size_in_bytes)
+        return self.asm.at("%ctx", "i8", self.layout.offsets[op.scope] + op.planned_offset())
+
+    def global_pointer(self, symbol: str) -> str:
+        name = f"@{self.program.symbols[symbol]}"
+        self.asm.module.helpers.setdefault(name, _definition(self.program.globals[symbol], name))
+        return name
+
+    def point(self, value: SSAValue, view: View, offset: Size) -> View:
+        found = replace(view, pointer=self.asm.at(view.pointer, memory_type(view.ctype), offset))
+        self.values[value] = found
+        return found
+
+    def element(self, view: View, terms: Terms, constant: int = 0) -> str:
+        return self.asm.at(view.pointer, memory_type(view.ctype), self.asm.sum_of(terms, constant))
+
+    def load(self, ctype: CType, element: str) -> Expr:
+        """The value of an element, or of `lanes` adjacent ones."""
+        memory = memory_type(ctype)
+        found = self.asm.load(self.type(memory), element, ctype.size)
+        if ctype.is_small:
+            found = from_storage(self, ctype, found)
+        elif ctype.is_bool:
+            found = self.inst("icmp ne", memory, found, self.constant(memory, 0))
+        elif ctype.bits < 8:
+            found = self.cast("trunc", memory, found, ctype)
+        return self.value_of(found)
+
+    def store(self, ctype: CType, element: str, value: Expr) -> None:
+        """Write an element, or `lanes` adjacent ones."""
+        memory, text = memory_type(ctype), value.text
+        if ctype.is_small:
+            text = to_storage(self, ctype, text)
+        elif ctype.bits < 8:
+            text = self.cast("zext" if ctype.is_bool else "sext", ctype, text, memory)
+        self.asm.store(self.type(memory), text, element, ctype.size)
+
+    def copy_element(self, ctype: CType, dest: str, source: str) -> None:
+        type = memory_type(ctype)
+        self.asm.store(type, self.asm.load(type, source, ctype.size), dest, ctype.size)
+
+    def copy_run(self, dest: View, to: Size, source: View, start: Size, low: Size, high: Size) -> None:
+        count = high - low if isinstance(low, int) and isinstance(high, int) else self.extent(low, high)
+        size, type = dest.ctype.size, memory_type(dest.ctype)
+        left, right = self.asm.at(dest.pointer, type, to), self.asm.at(source.pointer, type, start)
+        self.asm.copy_bytes(left, right, self.asm.times(count, size), size)
+
+    def lanes_of(self, ctype: CType) -> int:
+        return self.program.vector_bytes // ctype.size
+
+    def copy_lanes(self, dest: View, to: Terms, source: View, start: Terms) -> None:
+        size, type = dest.ctype.size, vector_of(memory_type(dest.ctype), self.lanes_of(dest.ctype))
+        held = self.asm.load(type, self.element(source, start), size)
+        self.asm.store(type, held, self.element(dest, to), size)
+
+    # control
+
+    def loop(
+        self,
+        name: str,
+        stop: Size,
+        body: Callable[[Size], None],
+        *,
+        start: Size = 0,
+        step: Size = 1,
+        is_independent: bool = False,
+        is_unrolled: bool = False,
+        may_unroll: bool = True,
+    ) -> None:
+        if is_unrolled and isinstance(start, int) and isinstance(stop, int) and isinstance(step, int):
+            for number in range(start, stop, step):
+                body(number)
+            return
+        with self.asm.loop(start, stop, step, is_independent=is_independent, may_unroll=may_unroll) as counter:
+            body(counter)
+
+    def counted(
+        self, counter: SSAValue, bounds: Sequence[Size], body: Callable[[], None], *, is_independent: bool = False
+    ) -> None:
+        type = value_type(self.ctype(counter))
+        with self.asm.loop(*bounds, type=type, is_independent=is_independent) as text:
+            self.bind(counter, Expr(text, is_atom=True))
+            body()
+
+    def endless(self, body: Callable[[], None]) -> None:
+        head, end = self.asm.new_label(), self.asm.new_label()
+        self.asm.jump_into(head)
+        self.ends.append(end)
+        body()
+        self.asm.jump(head)
+        self.asm.start(self.ends.pop())
+
+    def leave_unless(self, condition: Expr, last: Callable[[], None]) -> None:
+        last()
+        further = self.asm.new_label()
+        self.asm.branch(condition.text, further, self.ends[-1])
+        self.asm.start(further)
+
+    def branch(self, condition: Expr, then: Callable[[], None], otherwise: Callable[[], None] | None) -> None:
+        first, second, after = self.asm.new_label(), self.asm.new_label(), self.asm.new_label()
+        self.asm.branch(condition.text, first, second)
+        self.asm.start(first)
+        then()
+        self.asm.jump(after)
+        self.asm.start(second)
+        if otherwise is not None:
+            otherwise()
+        self.asm.jump_into(after)
+
+    def variable(self, value: SSAValue, view: View | None, start: str | None) -> None:
+        type = "ptr" if view is not None else value_type(self.ctype(value))
+        slot = self.asm.local(type, align=8)
+        self.variables[value] = _Variable(slot, type, view)
+        if start is not None:
+            self.asm.line(f"store {type} {start}, ptr {slot}")
+
+    def assign(self, variables: Sequence[SSAValue], values: Sequence[SSAValue]) -> None:
+        for variable, value in zip(variables, values, strict=True):
+            kept = self.variables[variable]
+            self.asm.line(f"store {kept.type} {self.text(value)}, ptr {kept.slot}")
+
+    def read(self, variables: Sequence[SSAValue], values: Sequence[SSAValue]) -> None:
+        for variable, value in zip(variables, values, strict=True):
+            kept = self.variables[variable]
+            text = self.asm.value(f"load {kept.type}, ptr {kept.slot}")
+            self.values[value] = Expr(text, is_atom=True) if kept.view is None else replace(kept.view, pointer=text)
+
+    def call(self, symbol: str, operands: Sequence[SSAValue]) -> None:
+        self.asm.line(f"call void @{symbol}({', '.join(['ptr %ctx', *map(self.given, operands)])})")
+
+    def given(self, value: SSAValue) -> str:
+        """A value as the operand of a call, with its type."""
+        type = "ptr" if isinstance(self.values[value], View) else value_type(self.ctype(value))
+        return f"{type} {self.text(value)}"
 
     # the context
 
@@ -144,6 +365,10 @@ Rule = Callable[[LlvmEmitter, Any], str]
 """Writes a pure op with one result, and returns the text of that."""
 
 
-def refuse(op: Operation, message: str, *notes: str) -> UserError:
-    """The error for an op that LLVM IR is not written of."""
-    return UserError(message, loc=location_of(op), notes=notes, status=UNSUPPORTED)
+def _definition(op: memref.GlobalOp, symbol: str) -> str:
+    """The definition of a constant array, as its bytes."""
+    ctype, values = global_values(op)
+    data = np.asarray(values).astype(ctype.dtype()).tobytes()
+    data = data * prod(op.type.get_shape()) if len(values) == 1 else data
+    text = "".join(f"\\{byte:02X}" for byte in data or b"\0")
+    return f'{symbol} = internal unnamed_addr constant [{max(1, len(data))} x i8] c"{text}", align 64'

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.lowering.to_c.types import CType
+from penstock.lowering.codegen.types import CType
 from penstock.lowering.to_llvm.text import Instructions
 from penstock.lowering.to_llvm.types import literal, splat, value_type, vector_of
 

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import ChainMap
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import IO
+from typing import IO, Any
 
 from xdsl.context import Context
 from xdsl.dialects import func
 from xdsl.dialects.builtin import MemRefType, ModuleOp
-from xdsl.ir import SSAValue
+from xdsl.ir import Operation
 from xdsl.utils.hints import isa
 from xdsl.utils.target import Target
 
-from penstock.dialects.mem import RingOp, ScopedAllocation, memref_of
-from penstock.lowering.to_c.emitter import CProgram, view_of_type
-from penstock.lowering.to_c.memory import require_placed
-from penstock.lowering.to_c.module import ENTRY, CParameter, Roles, read_program
-from penstock.lowering.to_c.text import Names, identifier
-from penstock.lowering.to_c.types import c_type
-from penstock.lowering.to_llvm.control import emit_block
-from penstock.lowering.to_llvm.emitter import COUNTERS, FAULT_AT, ContextLayout, LlvmEmitter, refuse
+from penstock.lowering import codegen
+from penstock.lowering.codegen.emitter import Language, Program, unsupported, view_of_type
+from penstock.lowering.codegen.program import ENTRY, CParameter, Roles, read_program
+from penstock.lowering.codegen.text import Expr, Names, identifier
+from penstock.lowering.to_llvm.blocks import emit_structured
+from penstock.lowering.to_llvm.emitter import COUNTERS, FAULT_AT, ContextLayout, LlvmEmitter
+from penstock.lowering.to_llvm.scalar import RULES, emit_scalar
 from penstock.lowering.to_llvm.text import Instructions, ModuleText
 from penstock.lowering.to_llvm.types import value_type
+
+EMITTERS: dict[type[Operation], Callable[[LlvmEmitter, Any], None]] = {}
+"""Class of an op -> what writes its LLVM IR, where that is not what every language does. A plug-in may add its own."""
+LLVM = Language("LLVM IR", ChainMap(EMITTERS, codegen.EMITTERS), RULES, emit_scalar, emit_structured)
 
 _TAKEN = ("ctx", "weights", "inputs", "outputs", "entry")
 """Names of parameters and blocks, which no value gets."""
@@ -115,13 +119,8 @@ def _padded(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-def _layout(program: CProgram) -> ContextLayout:
-    """Where everything is in a context; raises UserError for a buffer that is placed wrongly."""
-    for function in program.functions.values():
-        for op in function.walk():
-            if isinstance(op, ScopedAllocation):
-                type = op.slot_type if isinstance(op, RingOp) else memref_of(op.storage)
-                require_placed(program, op, c_type(type.element_type, op))
+def _layout(program: Program) -> ContextLayout:
+    """Where everything is in a context."""
     offsets: dict[str | None, int] = {}
     at = _padded(FAULT_AT + 4)
     for scope, end in sorted(program.scope_ends.items()):
@@ -130,44 +129,41 @@ def _layout(program: CProgram) -> ContextLayout:
     return ContextLayout(offsets, at)
 
 
-def _function(program: CProgram, layout: ContextLayout, shared: ModuleText, symbol: str, function: func.FuncOp) -> str:
+def _function(program: Program, layout: ContextLayout, shared: ModuleText, symbol: str, function: func.FuncOp) -> str:
     """A function other than the entry."""
     if function.function_type.outputs.data:
-        raise refuse(function, f"@{symbol} returns a value", "below tensor level functions write through arguments")
-    emitter = LlvmEmitter(program, layout, Instructions(shared, Names(_TAKEN)))
+        raise unsupported(
+            function, f"@{symbol} returns a value", "below tensor level functions write through arguments"
+        )
+    emitter = LlvmEmitter(program, LLVM, layout, Instructions(shared, Names(_TAKEN)), symbol)
     parameters = ["ptr %ctx"]
     for arg in function.body.block.args:
-        name = _name(emitter, arg)
+        name = emitter.name(arg)
         if isa(arg.type, MemRefType):
             is_const = arg.index not in program.written[symbol]
-            emitter.values[arg] = view_of_type(emitter, arg, name, is_const=is_const)
+            emitter.values[arg] = view_of_type(arg, name, is_const=is_const)
             words = ["ptr", *(["noalias"] if arg.index in program.restricted[symbol] else [])]
             parameters.append(" ".join([*words, *(["readonly"] if is_const else []), name]))
         else:
-            emitter.bind(arg, name)
-            parameters.append(f"{value_type(emitter.ctype(arg.type, arg.block))} {name}")
-    emit_block(emitter, function.body.block)
+            emitter.bind(arg, Expr(name, is_atom=True))
+            parameters.append(f"{value_type(emitter.ctype(arg))} {name}")
+    emitter.emit_block(function.body.block)
     emitter.asm.line("ret void")
     head = f"define internal void @{program.symbols[symbol]}({', '.join(parameters)}) #1"
     return f"{head} {{\n{emitter.asm.body()}\n}}"
 
 
-def _name(emitter: LlvmEmitter, value: SSAValue) -> str:
-    names = emitter.asm.names
-    return f"%{names.hinted(value.name_hint) if value.name_hint else names.fresh('v')}"
-
-
-def _entry(program: CProgram, layout: ContextLayout, shared: ModuleText, name: str, roles: Roles) -> str:
-    emitter = LlvmEmitter(program, layout, Instructions(shared, Names(_TAKEN)))
+def _entry(program: Program, layout: ContextLayout, shared: ModuleText, name: str, roles: Roles) -> str:
+    emitter = LlvmEmitter(program, LLVM, layout, Instructions(shared, Names(_TAKEN)), ENTRY)
     asm, block = emitter.asm, program.functions[ENTRY].body.block
     for arg, (role, place) in zip(block.args, roles.lists, strict=True):
         if arg.uses:
             pointer = asm.value(f"load ptr, ptr {asm.at('%' + role, 'ptr', place)}, align 8")
-            emitter.values[arg] = view_of_type(emitter, arg, pointer, is_const=role != "outputs")
+            emitter.values[arg] = view_of_type(arg, pointer, is_const=role != "outputs")
     for number in range(len(COUNTERS)):
         asm.store("i64", "0", asm.at("%ctx", "i64", number), 8, is_of_context=True)
     fault = asm.at("%ctx", "i8", FAULT_AT)
     asm.store("i32", "0", fault, 4, is_of_context=True)
-    emit_block(emitter, block)
+    emitter.emit_block(block)
     asm.line(f"ret i32 {asm.load('i32', fault, 4, is_of_context=True)}")
     return f"define i32 @{name}_run(ptr %ctx, ptr %weights, ptr %inputs, ptr %outputs) #0 {{\n{asm.body()}\n}}"

@@ -7,57 +7,38 @@ IR has them, and the functions of the C library that C calls. `RULES` says how e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from xdsl.dialects import affine, arith, math
 from xdsl.dialects.builtin import IndexType
-from xdsl.ir import Operation, SSAValue
-from xdsl.ir.affine import (
-    AffineBinaryOpExpr,
-    AffineBinaryOpKind,
-    AffineConstantExpr,
-    AffineDimExpr,
-    AffineExpr,
-    AffineSymExpr,
-)
+from xdsl.ir import Operation
 
 from penstock.dialects.upstream.arith import RemFOp
-from penstock.lowering.to_c.text import Size
-from penstock.lowering.to_c.types import CType, attribute_number
-from penstock.lowering.to_llvm.emitter import DIVIDED_BY_ZERO, LlvmEmitter, Rule, refuse
+from penstock.lowering.codegen.affine import affine_minimum
+from penstock.lowering.codegen.emitter import unsupported
+from penstock.lowering.codegen.text import Expr
+from penstock.lowering.codegen.types import CType, attribute_number
+from penstock.lowering.to_llvm.emitter import DIVIDED_BY_ZERO, LlvmEmitter, Rule
 from penstock.lowering.to_llvm.small_floats import from_storage, is_byte_float, to_storage
-from penstock.lowering.to_llvm.text import Instructions
 from penstock.lowering.to_llvm.types import float_literal, literal, value_type
-
-
-def _type_of(emitter: LlvmEmitter, value: SSAValue) -> CType:
-    return emitter.ctype(value.type, value.owner)
-
-
-def _result_type(emitter: LlvmEmitter, op: Operation) -> CType:
-    return emitter.ctype(op.results[0].type, op)
-
-
-def _operands_of(emitter: LlvmEmitter, op: Operation) -> list[str]:
-    return [emitter.operand(operand) for operand in op.operands]
 
 
 def _inst(name: str) -> Rule:
     """An instruction on the type of the result; of floats, rounded to it."""
 
     def rule(emitter: LlvmEmitter, op: Operation) -> str:
-        ctype = _result_type(emitter, op)
+        ctype = emitter.result_type(op)
         # Indices are sizes and offsets: they do not overflow.
         flag = " nsw" if isinstance(op.results[0].type, IndexType) and name in ("add", "sub", "mul") else ""
-        return emitter.rounded(ctype, emitter.inst(name + flag, ctype, *_operands_of(emitter, op)))
+        return emitter.rounded(ctype, emitter.inst(name + flag, ctype, *emitter.texts(op)))
 
     return rule
 
 
 def _intrinsic(name: str, flag: str = "") -> Rule:
     def rule(emitter: LlvmEmitter, op: Operation) -> str:
-        ctype = _result_type(emitter, op)
-        found = emitter.intrinsic(name, ctype, *_operands_of(emitter, op), flag=flag)
+        ctype = emitter.result_type(op)
+        found = emitter.intrinsic(name, ctype, *emitter.texts(op), flag=flag)
         return emitter.rounded(ctype, found)
 
     return rule
@@ -67,8 +48,8 @@ def _library(function: str) -> Rule:
     """A function of the C library, in `float` for small floats."""
 
     def rule(emitter: LlvmEmitter, op: Operation) -> str:
-        ctype = _result_type(emitter, op)
-        return emitter.rounded(ctype, emitter.library(function, ctype, *_operands_of(emitter, op)))
+        ctype = emitter.result_type(op)
+        return emitter.rounded(ctype, emitter.library(function, ctype, *emitter.texts(op)))
 
     return rule
 
@@ -76,8 +57,8 @@ def _library(function: str) -> Rule:
 def _constant(emitter: LlvmEmitter, op: arith.ConstantOp) -> str:
     number = attribute_number(op.value)
     if number is None:
-        raise refuse(op, f"{op.value} is no scalar constant", "a constant tensor is a memref.global at this level")
-    return literal(_result_type(emitter, op), number)
+        raise unsupported(op, f"{op.value} is no scalar constant", "a constant tensor is a memref.global at this level")
+    return literal(emitter.result_type(op), number)
 
 
 # floats
@@ -91,8 +72,8 @@ def _bits_of(emitter: LlvmEmitter, ctype: CType, value: str) -> tuple[str, str]:
 
 def _extremum(emitter: LlvmEmitter, op: arith.MaximumfOp | arith.MinimumfOp) -> str:
     """A maximum or minimum: NaN if one is NaN; -0 is below +0."""
-    ctype, is_max = _result_type(emitter, op), isinstance(op, arith.MaximumfOp)
-    left, right = _operands_of(emitter, op)
+    ctype, is_max = emitter.result_type(op), isinstance(op, arith.MaximumfOp)
+    left, right = emitter.texts(op)
     for this, other, value in ((left, right, op.operands[1]), (right, left, op.operands[0])):
         number = attribute_number(value.owner.value) if isinstance(value.owner, arith.ConstantOp) else None
         if number is not None and number == number and (number or str(float(number)) == ("0.0" if is_max else "-0.0")):
@@ -111,8 +92,8 @@ def _number_extremum(condition: str) -> Rule:
     """The larger or smaller number; a number if one is NaN."""
 
     def rule(emitter: LlvmEmitter, op: Operation) -> str:
-        ctype = _result_type(emitter, op)
-        left, right = _operands_of(emitter, op)
+        ctype = emitter.result_type(op)
+        left, right = emitter.texts(op)
         beyond = emitter.inst(f"fcmp {condition}", ctype, left, right)
         is_first = emitter.inst("or", "i1", beyond, emitter.inst("fcmp uno", ctype, right, right))
         return emitter.select(is_first, ctype, left, right)
@@ -126,17 +107,17 @@ _INTEGER_PREDICATES = "eq ne slt sle sgt sge ult ule ugt uge".split()
 
 def _cmpf(emitter: LlvmEmitter, op: arith.CmpfOp) -> str:
     predicate = _FLOAT_PREDICATES[op.predicate.value.data]
-    return emitter.inst(f"fcmp {predicate}", _type_of(emitter, op.lhs), *_operands_of(emitter, op))
+    return emitter.inst(f"fcmp {predicate}", emitter.ctype(op.lhs), *emitter.texts(op))
 
 
 def _cmpi(emitter: LlvmEmitter, op: arith.CmpiOp) -> str:
     predicate = _INTEGER_PREDICATES[op.predicate.value.data]
-    return emitter.inst(f"icmp {predicate}", _type_of(emitter, op.lhs), *_operands_of(emitter, op))
+    return emitter.inst(f"icmp {predicate}", emitter.ctype(op.lhs), *emitter.texts(op))
 
 
 def _select(emitter: LlvmEmitter, op: arith.SelectOp) -> str:
-    condition, left, right = _operands_of(emitter, op)
-    return emitter.select(condition, _result_type(emitter, op), left, right)
+    condition, left, right = emitter.texts(op)
+    return emitter.select(condition, emitter.result_type(op), left, right)
 
 
 # integers
@@ -146,10 +127,10 @@ def _shift(name: str, beyond: str | None = None) -> Rule:
     """A shift; all bits may be shifted out. `beyond` is the shift by one bit less than there are, else it is 0."""
 
     def rule(emitter: LlvmEmitter, op: Operation) -> str:
-        ctype = _result_type(emitter, op)
+        ctype = emitter.result_type(op)
         if ctype.is_bool:
-            raise refuse(op, f"{op.name} of i1 cannot be lowered to LLVM IR")
-        value, amount = _operands_of(emitter, op)
+            raise emitter.refuse(op, f"{op.name} of i1")
+        value, amount = emitter.texts(op)
         fits = emitter.inst("icmp ult", ctype, amount, emitter.constant(ctype, ctype.bits))
         if beyond is not None:
             most = emitter.constant(ctype, ctype.bits - 1)
@@ -163,8 +144,8 @@ def _counts_bits(name: str, flag: str = "") -> Rule:
     general = _intrinsic(name, flag)
 
     def rule(emitter: LlvmEmitter, op: Operation) -> str:
-        if _result_type(emitter, op).is_bool:
-            raise refuse(op, f"{op.name} of i1 cannot be lowered to LLVM IR")
+        if emitter.result_type(op).is_bool:
+            raise emitter.refuse(op, f"{op.name} of i1")
         return general(emitter, op)
 
     return rule
@@ -186,10 +167,10 @@ def _division(name: str, after: Callable[[LlvmEmitter, CType, str, str, str], st
     is_signed, is_remainder = name[0] == "s", name[1:] == "rem"
 
     def rule(emitter: LlvmEmitter, op: Operation) -> str:
-        ctype = _result_type(emitter, op)
+        ctype = emitter.result_type(op)
         if ctype.is_bool:
-            raise refuse(op, f"{op.name} of i1 cannot be lowered to LLVM IR")
-        left, right = _operands_of(emitter, op)
+            raise emitter.refuse(op, f"{op.name} of i1")
+        left, right = emitter.texts(op)
         if is_constant_divisor(op):
             found = emitter.inst(name, ctype, left, right)
             return found if after is None else after(emitter, ctype, left, right, found)
@@ -266,13 +247,13 @@ end:
 
 
 def _power_of_integer(emitter: LlvmEmitter, op: math.IPowIOp) -> str:
-    ctype = _result_type(emitter, op)
+    ctype = emitter.result_type(op)
     if ctype.is_bool:
-        raise refuse(op, f"{op.name} of i1 cannot be lowered to LLVM IR")
+        raise emitter.refuse(op, f"{op.name} of i1")
     type = value_type(ctype)
     symbol = f"@pen_power_{type}"
     emitter.asm.module.helpers.setdefault(symbol, _POWER.format(T=type, symbol=symbol))
-    left, right = _operands_of(emitter, op)
+    left, right = emitter.texts(op)
     return emitter.asm.value(f"call {type} {symbol}({type} {left}, {type} {right})")
 
 
@@ -289,7 +270,7 @@ def _extend_unsigned(emitter: LlvmEmitter, op: Operation) -> str:
 
 
 def _resized(emitter: LlvmEmitter, extension: str, op: Operation) -> str:
-    source, ctype = _type_of(emitter, op.operands[0]), _result_type(emitter, op)
+    source, ctype = emitter.ctype(op.operands[0]), emitter.result_type(op)
     operand = emitter.operand(op.operands[0])
     if source.bits == ctype.bits:
         return operand
@@ -297,14 +278,14 @@ def _resized(emitter: LlvmEmitter, extension: str, op: Operation) -> str:
 
 
 def _integer_to_float(emitter: LlvmEmitter, op: arith.SIToFPOp | arith.UIToFPOp) -> str:
-    source, ctype = _type_of(emitter, op.input), _result_type(emitter, op)
+    source, ctype = emitter.ctype(op.input), emitter.result_type(op)
     name = "uitofp" if isinstance(op, arith.UIToFPOp) else "sitofp"
     return emitter.rounded(ctype, emitter.cast(name, source, emitter.operand(op.input), ctype))
 
 
 def _float_to_integer(emitter: LlvmEmitter, op: arith.FPToSIOp | arith.FPToUIOp) -> str:
     """Towards zero; by way of 64 bits, so that what does not fit wraps. Beyond those it is the least number."""
-    source, ctype = _type_of(emitter, op.input), _result_type(emitter, op)
+    source, ctype = emitter.ctype(op.input), emitter.result_type(op)
     operand = emitter.operand(op.input)
 
     def below(number: float) -> str:
@@ -327,7 +308,7 @@ def _float_constant(emitter: LlvmEmitter, ctype: CType, number: float) -> str:
 
 
 def _convert_float(emitter: LlvmEmitter, op: arith.ExtFOp | arith.TruncFOp) -> str:
-    source, ctype = _type_of(emitter, op.input), _result_type(emitter, op)
+    source, ctype = emitter.ctype(op.input), emitter.result_type(op)
     operand = emitter.operand(op.input)
     if source.bits == 64 and (ctype.name == "f16" or ctype.bits < 16):
         return emitter.rounded(ctype, _to_odd(emitter, operand))
@@ -356,13 +337,13 @@ def _to_odd(emitter: LlvmEmitter, value: str) -> str:
 
 
 def _bitcast(emitter: LlvmEmitter, op: arith.BitcastOp) -> str:
-    source, ctype = _type_of(emitter, op.input), _result_type(emitter, op)
+    source, ctype = emitter.ctype(op.input), emitter.result_type(op)
     operand = emitter.operand(op.input)
     has_same_bits = source.is_float == ctype.is_float and source.bits == ctype.bits and not source.is_small
     if has_same_bits or source.name == ctype.name:
         return operand
     if source.bits != ctype.bits or source.is_bool or source.bits < 8:
-        raise refuse(op, f"a bitcast of {op.input.type} to {op.result.type} cannot be lowered to LLVM IR")
+        raise emitter.refuse(op, f"a bitcast of {op.input.type} to {op.result.type}")
     if source.bits > 16:
         return emitter.cast("bitcast", source, operand, ctype)
     bits = operand
@@ -381,72 +362,24 @@ def _bitcast(emitter: LlvmEmitter, op: arith.BitcastOp) -> str:
 
 
 def _rsqrt(emitter: LlvmEmitter, op: math.RsqrtOp) -> str:
-    ctype = _result_type(emitter, op)
+    ctype = emitter.result_type(op)
     root = emitter.rounded(ctype, emitter.intrinsic("sqrt", ctype, emitter.operand(op.operand)))
     return emitter.rounded(ctype, emitter.inst("fdiv", ctype, _float_constant(emitter, ctype, 1.0), root))
 
 
 def _power_of_float(emitter: LlvmEmitter, op: math.FPowIOp) -> str:
-    ctype = _result_type(emitter, op)
-    base, power = _operands_of(emitter, op)
-    converted = emitter.cast("sitofp", _type_of(emitter, op.operands[1]), power, ctype)
+    ctype = emitter.result_type(op)
+    base, power = emitter.texts(op)
+    converted = emitter.cast("sitofp", emitter.ctype(op.operands[1]), power, ctype)
     return emitter.rounded(ctype, emitter.library("pow", ctype, base, converted))
 
 
 def _absolute(emitter: LlvmEmitter, op: math.AbsIOp) -> str:
-    return emitter.intrinsic("abs", _result_type(emitter, op), emitter.operand(op.operand), flag="false")
+    return emitter.intrinsic("abs", emitter.result_type(op), emitter.operand(op.operand), flag="false")
 
 
-# affine expressions
-
-
-def affine_size(asm: Instructions, expr: AffineExpr, dims: Sequence[Size], symbols: Sequence[Size] = ()) -> Size:
-    """The value of an affine expression; divisors are positive, quotients round down."""
-    match expr:
-        case AffineConstantExpr():
-            return expr.value
-        case AffineDimExpr():
-            return dims[expr.position]
-        case AffineSymExpr():
-            return symbols[expr.position]
-        case AffineBinaryOpExpr():
-            left = affine_size(asm, expr.lhs, dims, symbols)
-            return _affine_binary(asm, expr.kind, left, affine_size(asm, expr.rhs, dims, symbols))
-        case _:
-            raise ValueError(f"{expr} is no affine expression")
-
-
-def _affine_binary(asm: Instructions, kind: AffineBinaryOpKind, left: Size, right: Size) -> Size:
-    if isinstance(left, int) and isinstance(right, int):
-        return AffineBinaryOpExpr(kind, AffineConstantExpr(left), AffineConstantExpr(right)).eval([], [])
-    match kind:
-        case AffineBinaryOpKind.Add:
-            return asm.add(left, right)
-        case AffineBinaryOpKind.Mul:
-            return asm.times(left, right)
-        case AffineBinaryOpKind.Mod:
-            return _modulo(asm, left, right)
-        case AffineBinaryOpKind.FloorDiv:
-            return asm.value(f"sdiv i64 {asm.value(f'sub i64 {left}, {_modulo(asm, left, right)}')}, {right}")
-        case AffineBinaryOpKind.CeilDiv:
-            rest = _modulo(asm, asm.value(f"sub i64 0, {left}"), right)
-            return asm.value(f"sdiv i64 {asm.value(f'add i64 {left}, {rest}')}, {right}")
-
-
-def _modulo(asm: Instructions, left: Size, right: Size) -> str:
-    rest = asm.value(f"srem i64 {left}, {right}")
-    is_negative = asm.value(f"icmp slt i64 {rest}, 0")
-    added = asm.value(f"add i64 {rest}, {right}")
-    return asm.value(f"select i1 {is_negative}, i64 {added}, i64 {rest}")
-
-
-def _affine(emitter: LlvmEmitter, op: affine.ApplyOp | affine.MinOp) -> str:
-    index_map, operands = op.map.data, [emitter.size(operand) for operand in op.operands]
-    dims, symbols = operands[: index_map.num_dims], operands[index_map.num_dims :]
-    least, *others = [affine_size(emitter.asm, result, dims, symbols) for result in index_map.results]
-    for other in others:
-        least = emitter.intrinsic("smin", "i64", str(least), str(other))
-    return str(least)
+def _affine_minimum(emitter: LlvmEmitter, op: affine.ApplyOp | affine.MinOp) -> str:
+    return affine_minimum(emitter, op).text
 
 
 _EXACT = {
@@ -478,8 +411,8 @@ SCALARS: dict[type[Operation], Rule] = {
     math.FPowIOp: _power_of_float,
     math.IPowIOp: _power_of_integer,
     math.PowFOp: _library("pow"),
-    affine.ApplyOp: _affine,
-    affine.MinOp: _affine,
+    affine.ApplyOp: _affine_minimum,
+    affine.MinOp: _affine_minimum,
     **{op_class: _library(op_class.name.removeprefix("math.")) for op_class in _LIBRARY},
 }
 """The ops that are written on scalars alone."""
@@ -490,7 +423,7 @@ RULES: dict[type[Operation], Rule] = {
     arith.SubfOp: _inst("fsub"),
     arith.MulfOp: _inst("fmul"),
     arith.DivfOp: _inst("fdiv"),
-    arith.NegfOp: lambda e, op: e.inst("fneg", _result_type(e, op), e.operand(op.operand)),
+    arith.NegfOp: lambda e, op: e.inst("fneg", e.result_type(op), e.operand(op.operand)),
     arith.MaximumfOp: _extremum,
     arith.MinimumfOp: _extremum,
     arith.MaxnumfOp: _number_extremum("oge"),
@@ -538,13 +471,14 @@ def is_vectorizable(emitter: LlvmEmitter, op: Operation) -> bool:
     """Whether a pure op can compute vectors."""
     if type(op) not in RULES or type(op) in SCALARS or (type(op) in DIVISIONS and not is_constant_divisor(op)):
         return False
-    return not any(is_byte_float(_type_of(emitter, value)) for value in (*op.operands, *op.results))
+    return not any(is_byte_float(emitter.ctype(value)) for value in (*op.operands, *op.results))
 
 
 def emit_scalar(emitter: LlvmEmitter, op: Operation) -> None:
     """Bind the result of a pure op; raises UserError (unsupported) for one without a rule."""
     rule = RULES.get(type(op))
     if rule is None:
-        raise refuse(op, f"{op.name} cannot be lowered to LLVM IR")
+        raise emitter.refuse(op, f"{op.name}")
     is_constant = isinstance(op, arith.ConstantOp)
-    emitter.bind(op.results[0], rule(emitter, op), is_vector=not is_constant)
+    text = rule(emitter, op)
+    emitter.bind(op.results[0], Expr(text, is_atom=True) if is_constant else emitter.value_of(text))

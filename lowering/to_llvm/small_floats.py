@@ -12,7 +12,7 @@ from typing import Any, cast
 import ml_dtypes
 import numpy as np
 
-from penstock.lowering.to_c.types import CType
+from penstock.lowering.codegen.types import CType
 from penstock.lowering.to_llvm.lanes import Lanes
 from penstock.lowering.to_llvm.types import float_literal, memory_type
 

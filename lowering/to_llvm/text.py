@@ -6,7 +6,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from penstock.lowering.to_c.text import Names, Size
+from penstock.lowering.codegen.text import Names, Size
 
 
 @dataclass
@@ -31,18 +31,6 @@ class ModuleText:
         nodes = [f"!{number} = {text}" for number, text in enumerate(self.metadata)]
         groups = [*self.helpers.values(), "\n".join(self.declarations.values()), "\n".join(nodes)]
         return "\n\n".join(group.rstrip("\n") for group in groups if group) + "\n"
-
-
-@dataclass
-class Loop:
-    """A loop while its body is written."""
-
-    counter: str
-    """What it counts."""
-    values: list[str]
-    """What it carries: at the start of an iteration, and after the loop at its end."""
-    next: list[str] = field(default_factory=list[str])
-    """What the next iteration gets, to be set before the body ends."""
 
 
 class Instructions:
@@ -163,56 +151,40 @@ class Instructions:
         self.jump(label)
         self.start(label)
 
-    def phis(self, types: Sequence[str]) -> tuple[list[str], int]:
-        """A phi for each type, to be completed by `complete`, and where they stand."""
-        place = len(self._lines)
-        return [self.value(f"phi {type}") for type in types], place
-
-    def complete(self, place: int, incoming: Sequence[tuple[str, Sequence[str]]]) -> None:
-        """Say of the phis at `place` which values they have from which blocks."""
-        count = len(incoming[0][1])
-        for number in range(count):
-            pairs = ", ".join(f"[ {values[number]}, %{block} ]" for block, values in incoming)
-            self._lines[place + number] += f" {pairs}"
-
     @contextmanager
     def loop(
         self,
         start: Size,
         stop: Size,
         step: Size = 1,
-        carried: Sequence[tuple[str, str]] = (),
         *,
         type: str = "i64",
         is_independent: bool = False,
-        is_unrolled: bool = True,
-    ) -> Generator[Loop]:
+        may_unroll: bool = True,
+    ) -> Generator[str]:
         """
-        A counted loop around what is written inside; `carried` are types and first values.
+        A counted loop around what is written inside, given its counter.
 
         Iterations of an independent one do not depend on each other through memory, so it may become vectors. Unless
-        `is_unrolled`, LLVM must not unroll it.
+        it `may_unroll`, LLVM must not unroll it.
         """
         before, head, body, after = self.block, self.new_label(), self.new_label(), self.new_label()
         self.jump_into(head)
-        names, place = self.phis([type, *(each for each, _ in carried)])
-        self.branch(self.value(f"icmp slt {type} {names[0]}, {stop}"), body, after)
+        place, counter = len(self._lines), self.value(f"phi {type}")
+        self.branch(self.value(f"icmp slt {type} {counter}, {stop}"), body, after)
         self.start(body)
-        loop = Loop(names[0], names[1:])
         group, hints = self._access_group, list[str]()
         if is_independent:
             node = self.module.node("distinct !{}")
             self._access_group = f", !access.group {node}"
             hints.append(self.module.node(f'!{{!"llvm.loop.parallel_accesses", {node}}}'))
-        if not is_unrolled:
+        if not may_unroll:
             hints.append(self.module.node('!{!"llvm.loop.unroll.disable"}'))
         loop_node = self.module.node(f"distinct !{{{', '.join(['SELF', *hints])}}}") if hints else ""
         metadata = f", !llvm.loop {loop_node}" if hints else ""
-        yield loop
+        yield counter
         self._access_group = group
-        after_step = self.value(f"add nsw {type} {names[0]}, {step}")
-        self.complete(
-            place, [(before, [str(start), *(each for _, each in carried)]), (self.block, [after_step, *loop.next])]
-        )
+        after_step = self.value(f"add nsw {type} {counter}, {step}")
+        self._lines[place] += f" [ {start}, %{before} ], [ {after_step}, %{self.block} ]"
         self.line(f"br label %{head}{metadata}")
         self.start(after)

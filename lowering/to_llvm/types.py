@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.lowering.to_c.types import CType
+from penstock.lowering.codegen.types import CType
 
 
 def value_type(ctype: CType) -> str:

@@ -1,23 +1,61 @@
-"""How long ops of the host take, roughly: to tell loops that are worth several threads from those that are not."""
+"""What the host has for its ops, and how long they take, roughly: to tell loops that are worth several threads."""
 
 from __future__ import annotations
 
 from math import prod
 
 from xdsl.dialects import arith, scf
-from xdsl.dialects.builtin import MemRefType
+from xdsl.dialects.builtin import IntegerType, MemRefType, TensorType
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.ir import Attribute, Operation
 from xdsl.traits import IsTerminator
 from xdsl.utils.hints import isa
 
-from penstock.dialects.machine import ProcessorOp
+from penstock.dialects.machine import REGISTERS, ProcessorOp, TargetOp, ints_of
 from penstock.dialects.mem import CopyOp, element_bytes, scope_of
 from penstock.passes.analysis.loops import trip_count
+from penstock.passes.planning.register_blocks import LINE, VectorUnit
 
 _VECTOR_BYTES = 16
 """Of a processor that says nothing of its vectors."""
 _BYTES_PER_CYCLE = 8
+
+
+def vector_unit(target: TargetOp, *operands: Attribute) -> VectorUnit | None:
+    """
+    What the processor has for operands of these types, scalars aside, the result last; None where its registers do not
+    hold them. Integers that are computed on in a wider type are widened when they are loaded.
+    """
+    processor, registers = target.processor(), target.scope(REGISTERS)
+    types = [type for type in operands if isa(type, TensorType)]
+    if processor is None or not types or types[-1].element_type not in registers.dtypes.data:
+        return None
+    others = {type.element_type for type in types} - {types[-1].element_type}
+    if not all(_is_narrower(each, types[-1].element_type) for each in others):
+        return None
+    size, caches = element_bytes(types[-1]), ints_of(processor.caches)
+    return VectorUnit(
+        registers=registers.size_bytes // processor.vector_bytes,
+        lanes=processor.vector_bytes // size,
+        element_bytes=size,
+        fmas=processor.fmas_per_cycle,
+        loads=processor.loads_per_cycle,
+        latency=processor.latency_cycles,
+        caches=caches,
+        ways=processor.way_count or caches[0] // LINE,
+        misses=ints_of(processor.misses),
+        pair_loads=processor.loads_of_pair,
+        exposed=processor.exposed_share,
+        step=processor.cycles_per_step,
+        tile=processor.tile_cycles,
+        row_overhead=processor.row_overhead_cycles,
+        packing=processor.packing_worth,
+    )
+
+
+def _is_narrower(element: Attribute, than: Attribute) -> bool:
+    """Whether an integer type has fewer bits than another one."""
+    return isa(element, IntegerType) and isa(than, IntegerType) and element.width.data < than.width.data
 
 
 def host_cycles(op: Operation, processor: ProcessorOp | None) -> float:

@@ -15,7 +15,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.transforms.dead_code_elimination import is_trivially_dead
 
 from penstock.dialects.diagnostics import UserError
-from penstock.dialects.machine import REGISTERS, ProcessorOp, find_target
+from penstock.dialects.machine import FORK, REGISTERS, ProcessorOp, find_target
 from penstock.dialects.mem import BufferOp, SlotOp, scope_of
 from penstock.dialects.upstream.scf import ForallOp
 from penstock.passes.analysis.effects import is_computed
@@ -232,8 +232,8 @@ class ParallelizePass(ModulePass):
 
     threads: int
     """How many threads run a loop, the caller's included."""
-    fork_cycles: int = 10_000
-    """Cycles that it takes to start threads that wait, and to wait for the last of them."""
+    fork_cycles: int | None = None
+    """Cycles that it takes to start threads that wait, and to wait for the last of them; by default the machine's."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         if self.threads < 1:
@@ -247,8 +247,11 @@ class ParallelizePass(ModulePass):
             return
         target = find_target(op)
         processor = None if target is None else target.processor()
+        cost = self.fork_cycles
+        if cost is None:
+            cost = FORK if processor is None else processor.fork_cycles
         calls = calls_by_name(op)
         for function in host_functions(op):
             if len(function.body.blocks) == 1:
                 own = calls.get(function.sym_name.data, ())
-                _Kernel(self.threads, self.fork_cycles, processor, function, own).run(function.body.block)
+                _Kernel(self.threads, cost, processor, function, own).run(function.body.block)

@@ -13,24 +13,27 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from penstock.passes.analysis.kernels import host_functions
-from penstock.passes.polynomials import FUNCTIONS, PolynomialBody, has_polynomial
+from penstock.passes.polynomials import PolynomialBody, polynomial_of
 
 
 def _expand(op: Operation, *, fused: bool) -> None:
-    """Put ops of `arith` in the place of a function, in f32 whatever float of up to 32 bits it is of."""
+    """Put ops of `arith` in the place of an op that is a function, in f32 whatever float of up to 32 bits it is of."""
+    if (function := polynomial_of(op)) is None:
+        return
     type = op.results[0].type
     block = Block(arg_types=[type])
     body = PolynomialBody(block, op.location, fused=fused)
-    found = FUNCTIONS[op.__class__](body, body.widen(block.args[0], f32))
+    found = function(body, body.widen(block.args[0], f32))
     result = found if found.type == type else body.emit(arith.TruncFOp(found, type))
-    Rewriter.inline_block(block, InsertPoint.before(op), op.operands)
+    Rewriter.inline_block(block, InsertPoint.before(op), op.operands[:1])
     Rewriter.replace_op(op, [], [result])
 
 
 @dataclass(frozen=True)
 class MathPolynomialApproximationPass(ModulePass):
     """
-    Replace exp, exp2, expm1, log, log1p, erf and tanh on the host by polynomials, as MLIR's patterns of this name do.
+    Replace exp, exp2, expm1, log, log1p, erf and tanh on the host by polynomials, as MLIR's patterns of this name do,
+    and powers of 1/4, 1/2 and 3/4 by square roots.
 
     A loop that calls the C library is not vectorised, and its results are those of the library at hand. The ops that
     come in their place are of `arith`, with bit casts and selections and no branch, so that a C compiler makes vectors
@@ -38,8 +41,8 @@ class MathPolynomialApproximationPass(ModulePass):
     limits of the C library (see docs/correctness.md). In f16 and bf16 they are computed in f32 and rounded once more.
 
     Required: the loop level; scalars, in the bodies of `linalg.generic` or not. Left as they are: f64, other functions
-    (sin, pow, ...), whose reductions take branches or more bits, and kernels of a machine, whose intrinsics have
-    functions of their own.
+    (sin, other powers, ...), whose reductions take branches or more bits, and kernels of a machine, whose intrinsics
+    have functions of their own.
 
     Before:
     ```mlir
@@ -108,5 +111,4 @@ class MathPolynomialApproximationPass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for function in host_functions(op):
             for each in list(function.walk()):
-                if has_polynomial(each):
-                    _expand(each, fused=self.fma)
+                _expand(each, fused=self.fma)

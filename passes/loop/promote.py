@@ -238,6 +238,6 @@ class PromotePass(ModulePass):
             if target is not None and kernel in on_machine:
                 run_section(ctx, kernel, target, LOOPS, Promotion(kernel, target).write)
             elif processor is not None:
-                run_section(ctx, kernel, processor, LOOPS, partial(_keep_sums, kernel, processor))
+                run_section(ctx, kernel, processor, LOOPS, partial(_keep_sums, kernel, processor), is_optional=True)
             else:
                 run_section(ctx, kernel, None, LOOPS, lambda _: None)

@@ -19,24 +19,12 @@ from fractions import Fraction
 from itertools import permutations, product
 from math import ceil, gcd, prod
 
-TILE_CYCLES, VECTOR_CYCLES, STEP_CYCLES = 20, 4, Fraction(1, 2)
-"""What a tile takes beside its sums: its loops, what is done to each vector after the sums, and a step's own loop."""
-CYCLES_PER_LINE = (Fraction(0), Fraction(1), Fraction(5))
-"""What loading a line takes beside the multiply-adds, by where it is: in the first cache, the second, or after it."""
-NOT_OVERLAPPED = Fraction(1, 4)
-"""The share of the shorter of the two, multiply-adds and loads, that is not overlapped with the longer."""
-LOADS = {0: 1, 1: 1, 2: 4}
-"""What loading a vector takes, by the stride of its elements: every second one is two loads and as many shuffles."""
 LINE = 64
 """Bytes of a line of the caches."""
-WAYS = 8
-"""Lines of the first cache that share a set: what lies a power of two apart finds room for so many."""
 CANDIDATES = 3
 """The blocks with the same dims as rows and lanes that are weighed with what loading takes: the best without it."""
 GROWTH = (1, 2, 3, 4, 6, 8, 12, 16)
 """How many tiles of the registers, along each dim, a tile may take that is copied to the first cache."""
-ROW_CYCLES = 4
-"""What copying takes for each run of adjacent elements beside its loads and stores."""
 MAX_ROWS = 16
 """Rows that generated C unrolls: beyond, they would not be registers."""
 MAX_LOOPS = 4
@@ -105,6 +93,41 @@ class VectorUnit:
     """Cycles until the result of a multiply-add is added to again."""
     caches: tuple[int, ...]
     """Bytes, the first level first."""
+    ways: int
+    """Lines of the first cache that share a set: what lies a power of two apart finds room for so many."""
+    misses: tuple[int, ...]
+    """Cycles that a line takes beside the multiply-adds: from the second cache, from after it, and so on."""
+    pair_loads: int
+    """Loads that every second element of two vectors takes the time of."""
+    exposed: Fraction
+    """The share of the shorter of the two, multiply-adds and loads, that the longer does not hide."""
+    step: Fraction
+    """Cycles that the loop over the products of a sum takes for each of them."""
+    tile: tuple[int, int]
+    """Cycles that a tile takes beside its sums, for its loops, and for what is done to each vector after the sums."""
+    row_overhead: int
+    """Cycles that copying takes for each run of adjacent elements beside its loads and stores."""
+    packing: Fraction
+    """How many times as much as it need be is less than what packing an operand, or not packing it, takes."""
+
+    def loads_of(self, stride: int) -> int:
+        """What loading a vector takes, by the stride of its elements, 0, 1 or 2."""
+        return self.pair_loads if stride == 2 else 1
+
+    def step_cycles(self, sums: int, loads: int) -> Fraction:
+        """What a step takes that multiplies and adds so many vectors, and loads so many."""
+        busy = sums / self.fmas, loads / self.loads
+        return max(*busy, Fraction(self.latency)) + min(busy) * self.exposed + self.step
+
+    def most_rows(self, vectors: int, spare: int = 1) -> int:
+        """The rows of as many vectors whose sums the registers hold beside a vector of each step and some more."""
+        return min((self.registers - vectors - spare) // vectors, MAX_ROWS)
+
+
+def product_cycles(unit: VectorUnit, vectors: int) -> Fraction:
+    """What a product of two elements is modelled to take in blocks of as many vectors of packed operands."""
+    choices = range(1, unit.most_rows(vectors) + 1)
+    return min(unit.step_cycles(rows * vectors, rows + vectors) / (rows * vectors * unit.lanes) for rows in choices)
 
 
 @dataclass(frozen=True)
@@ -178,7 +201,7 @@ def window_tile(domain: Domain, tile: RegisterTile, windows: Sequence[Window], u
         boxes = [window.runs(sizes) for window in windows]
         if sum(rows * run for rows, run in boxes) * unit.element_bytes > unit.caches[0] * 3 // 4:
             continue
-        copying = sum(rows * (ROW_CYCLES + 2 * ceil(run / unit.lanes) / unit.loads) for rows, run in boxes)
+        copying = sum(rows * (unit.row_overhead + 2 * ceil(run / unit.lanes) / unit.loads) for rows, run in boxes)
         tiles = prod(-(-extent // size) for extent, size in zip(domain.extents, sizes, strict=True))
         cycles = tiles * (copying + Fraction(prod(sizes)) / unit.lanes / unit.fmas)
         if best is None or cycles < best[0]:
@@ -232,7 +255,7 @@ def _grown(size: int, extent: int) -> list[int]:
 def _are_lanes(domain: Domain, dim: int) -> bool:
     """Whether vectors along a dim are stored whole, and loaded whole or as every second element of two."""
     along = [strides[dim] for strides in domain.strides]
-    return along[-1] == 1 and all(stride in LOADS for stride in along) and any(along[:-1])
+    return along[-1] == 1 and all(stride in (0, 1, 2) for stride in along) and any(along[:-1])
 
 
 def _sizes(domain: Domain, lanes: int, rows: int | None, unit: VectorUnit) -> Iterator[dict[int, int]]:
@@ -241,8 +264,9 @@ def _sizes(domain: Domain, lanes: int, rows: int | None, unit: VectorUnit) -> It
         width = min(vectors * unit.lanes, domain.extents[lanes])
         if width < vectors * unit.lanes and vectors > 1:
             return
-        spare = max(LOADS[strides[lanes]] for strides in domain.strides) // 2 or 1
-        most = min((unit.registers - vectors - spare) // vectors, MAX_ROWS)
+        # Every second element is of two vectors.
+        spare = max(1, *(strides[lanes] for strides in domain.strides))
+        most = unit.most_rows(vectors, spare)
         if rows is None:
             yield {lanes: width}
             continue
@@ -258,14 +282,13 @@ def _cycles(
     vectors = ceil(sizes[lanes] / unit.lanes)
     sums, loads = height * vectors, 0
     for strides in domain.strides[: domain.inputs]:
-        loads += (vectors * LOADS[strides[lanes]] if strides[lanes] else 1) * (
+        loads += (vectors * unit.loads_of(strides[lanes]) if strides[lanes] else 1) * (
             height if rows is not None and strides[rows] else 1
         )
-    busy = sums / unit.fmas, loads / unit.loads
-    step = max(*busy, Fraction(unit.latency)) + min(busy) * NOT_OVERLAPPED
+    step, (once, each) = unit.step_cycles(sums, loads), unit.tile
     steps = prod(extent for dim, extent in enumerate(domain.extents) if dim not in dims)
     tiles = prod(ceil(domain.extents[dim] / sizes.get(dim, 1)) for dim in dims)
-    return tiles * (steps * (step + STEP_CYCLES) + sums * VECTOR_CYCLES + TILE_CYCLES)
+    return tiles * (steps * step + sums * each + once)
 
 
 def _is_scattered(
@@ -281,7 +304,7 @@ def _is_scattered(
         span = 1 + sum((extent - 1) * abs(strides[dim]) for dim, extent in zip(inside, extents, strict=True))
         lines = _lines([strides[dim] for dim in inside], extents, unit)
         pitch = min((abs(strides[dim]) for dim in inside if abs(strides[dim]) * unit.element_bytes >= LINE), default=0)
-        if lines <= _lines_within(pitch * unit.element_bytes // LINE, unit) * 5 // 4:
+        if lines <= _lines_within(pitch * unit.element_bytes // LINE, unit) * unit.packing:
             continue
         if repeats > 1 and span > 2 * prod(extents) and 2 * span * unit.element_bytes > unit.caches[0]:
             return True
@@ -290,8 +313,8 @@ def _is_scattered(
 
 def _lines_within(pitch: int, unit: VectorUnit) -> int:
     """How many lines find room in the first cache that are so many lines apart."""
-    sets = unit.caches[0] // LINE // WAYS
-    return sets // gcd(pitch, sets) * WAYS if pitch else sets * WAYS
+    sets = unit.caches[0] // LINE // unit.ways
+    return sets // gcd(pitch, sets) * unit.ways if pitch else sets * unit.ways
 
 
 def _order(
@@ -319,7 +342,7 @@ def _loading(
         extents[dim] = domain.extents[dim]
         together = [_lines(strides, extents, unit) for strides in domain.strides]
         again = sum(max(0, trips[dim] * one - all) for one, all in zip(lines, together, strict=True))
-        total += outside * again * CYCLES_PER_LINE[min(level, len(CYCLES_PER_LINE) - 1)]
+        total += outside * again * ((0, *unit.misses)[: level + 1])[-1]
         lines = together
     return total
 

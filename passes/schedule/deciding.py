@@ -17,7 +17,17 @@ from penstock.dialects.context import PenstockContext
 from penstock.dialects.diagnostics import UserError, did_you_mean, location_of, warn_of
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.schedule import Schedules
-from penstock.passes.analysis.kernels import REMARK, device_of, is_mover, kernels, machine_of, origin_of, version_of
+from penstock.passes.analysis.kernels import (
+    REMARK,
+    TILING,
+    add_remark,
+    device_of,
+    is_mover,
+    kernels,
+    machine_of,
+    origin_of,
+    version_of,
+)
 from penstock.passes.isomorphic_kernels import structure_of
 from penstock.passes.schedule.schedule import Schedule
 from penstock.passes.schedule.scope_offsets import Kept
@@ -33,6 +43,9 @@ from penstock.passes.schedule.sections import (
     section_begun_by,
     section_of,
 )
+
+LEFT = "no further"
+"""How the remark begins about a kernel that is not cut as the compiler wants it."""
 
 KERNEL_TYPE = "schedule.kernel"
 """The attribute of a schedule with the type of the kernel that it was written for, where that is known."""
@@ -83,13 +96,16 @@ def run_section(
     decide: Callable[[Schedule], None],
     *,
     leads: bool = True,
+    is_optional: bool = False,
     kept: Kept | None = None,
 ) -> None:
     """
     Apply what is given as a section of a kernel's schedule; where nothing is, let `decide` write and apply it.
 
     The first pass of a section `leads`: it begins it, and applies all that is given. The other passes of the section
-    only decide. `kept` is what callers of the kernel hold in scopes, if that is known already.
+    only decide. Where that is optional, as it only makes a kernel faster, it ends at what a primitive refuses: nobody
+    wrote that, and `tiling` of the kernel says it. `kept` is what callers of the kernel hold in scopes, if that is
+    known already.
     """
     given = given_for(schedules_of(ctx), sequence_of(ctx, kernel))
     schedule = _begin(ctx, kernel, target, section) if leads else _resume(ctx, kernel, target)
@@ -103,6 +119,9 @@ def run_section(
     try:
         decide(schedule)
     except UserError as error:
+        if is_optional:
+            add_remark(kernel, TILING, [f"{LEFT}: {error.message}"])
+            return schedule.drop_unused()
         if given is None:
             raise
         where = f"after {section}" if section != START else "of the tensor level"

@@ -22,7 +22,7 @@ from penstock.passes.analysis.kernels import (
     machine_of,
 )
 from penstock.passes.analysis.memory.stated_scopes import is_explicit
-from penstock.passes.polynomials import has_polynomial
+from penstock.passes.polynomials import polynomial_of
 from penstock.passes.schedule.inlining import bounds_every_loop, loops_of_elements, merged
 
 INSTRUCTIONS = (
@@ -40,14 +40,14 @@ def _computes(generic: GenericOp) -> bool:
 def _calls(generic: GenericOp) -> bool:
     """Whether a point of the op takes a call of the mathematical library."""
     return any(
-        op.name.startswith("math.") and not isinstance(op, INSTRUCTIONS) and not has_polynomial(op)
+        op.name.startswith("math.") and not isinstance(op, INSTRUCTIONS) and polynomial_of(op) is None
         for op in generic.body.block.ops
     )
 
 
 def _takes_polynomials(generic: GenericOp) -> bool:
     """Whether a point of the op takes a function that becomes a polynomial."""
-    return any(has_polynomial(op) for op in generic.body.block.ops)
+    return any(polynomial_of(op) is not None for op in generic.body.block.ops)
 
 
 def _inlinable_inputs(producer: GenericOp, consumer: GenericOp) -> list[int] | None:

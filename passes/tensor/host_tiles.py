@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from xdsl.dialects import func, tensor
-from xdsl.dialects.builtin import DYNAMIC_INDEX, IntegerType, TensorType
+from xdsl.dialects.builtin import DYNAMIC_INDEX, TensorType
 from xdsl.dialects.linalg.ops import GenericOp
-from xdsl.ir import Attribute, SSAValue
+from xdsl.ir import SSAValue
 from xdsl.utils.hints import isa
 
-from penstock.dialects.machine import REGISTERS, TargetOp, ints_of
-from penstock.dialects.mem import element_bytes
+from penstock.dialects.machine import TargetOp
 from penstock.passes.analysis.access import access_of, linear_form
 from penstock.passes.analysis.intrinsics import candidates
 from penstock.passes.analysis.kernels import has_reduction, is_contraction
 from penstock.passes.analysis.memory.stated_scopes import has_own_tiles, states_scopes
 from penstock.passes.analysis.strides import contiguous_strides
 from penstock.passes.analysis.vector_products import VectorProduct, vector_products
+from penstock.passes.analysis.work import vector_unit
 from penstock.passes.planning.register_blocks import (
     Domain,
     RegisterTile,
-    VectorUnit,
     Window,
     register_tile,
     transposed_tile,
     window_tile,
 )
+from penstock.passes.schedule.primitives.tile import tiled_with
 from penstock.passes.schedule.schedule import Schedule
 from penstock.passes.schedule.tiled_ops import TiledOps
 from penstock.passes.tensor.matvec_tiles import tile_matvec
@@ -55,7 +56,7 @@ def tile_on_host(kernel: func.FuncOp, target: TargetOp, rank: int, schedule: Sch
     generics = [op for op in kernel.walk() if isinstance(op, GenericOp)]
     if len(generics) == 1 and not has_reduction(generics[0]):
         # What is returned may be another view of the result.
-        domain, unit = domain_of(generics[0]), vector_unit(target, generics[0])
+        domain, unit = domain_of(generics[0]), vector_unit(target, *generics[0].operand_types)
         if domain is not None and unit is not None and (plan := transposed_tile(domain, unit)) is not None:
             _cut(schedule, generics, domain, plan)
     elif (root := root_of(kernel)) is not None:
@@ -69,20 +70,24 @@ def tile_on_host(kernel: func.FuncOp, target: TargetOp, rank: int, schedule: Sch
 
 def _tile_sum(anchor: GenericOp, fused: Sequence[GenericOp], target: TargetOp, schedule: Schedule) -> bool:
     """Cut what only combines the rows of a matrix, with the ops around it; False for another op."""
-    if any(has_reduction(member) for member in fused) or (domain := domain_of(anchor)) is None:
+    if any(has_reduction(member) for member in fused) or len(tiled_with(anchor, fused)) < len(fused):
         return False
-    unit = vector_unit(target, anchor)
+    if (domain := domain_of(anchor)) is None:
+        return False
+    unit = vector_unit(target, *anchor.operand_types)
     return unit is not None and domain.inputs == 1 and tile_matvec(anchor, fused, domain, unit, schedule)
 
 
 def _tile(anchor: GenericOp, fused: Sequence[GenericOp], target: TargetOp, rank: int, schedule: Schedule) -> None:
-    """Cut a contraction, with the ops that are computed inside its tiles."""
+    """Cut a contraction, with those of some ops that are computed inside its tiles."""
+    fused = tiled_with(anchor, fused)
     if (domain := domain_of(anchor)) is None:
         return
     if (found := vector_product_of(anchor, target)) is not None:
         _tile_vector_product([anchor, *fused], domain, *found, target, schedule, rank)
         return
-    if (unit := vector_unit(target, anchor)) is None or tile_matvec(anchor, fused, domain, unit, schedule, rank):
+    unit = vector_unit(target, *anchor.operand_types)
+    if unit is None or tile_matvec(anchor, fused, domain, unit, schedule, rank):
         return
     if (plan := register_tile(domain, unit, rank)) is None:
         return
@@ -110,7 +115,10 @@ def _tile_vector_product(
     rank: int,
 ) -> None:
     """Cut a contraction whose sums an intrinsic adds to: the products that it adds at once are one step of the sum."""
-    unit = _unit_of(target, registers=found.lanes * _SUM_BYTES, element_bytes=_SUM_BYTES)
+    unit = vector_unit(target, members[0].outputs[0].type)
+    if unit is None:
+        return
+    unit = replace(unit, lanes=found.lanes)
     plan = register_tile(_in_groups(domain, grouped, found.group), unit, rank)
     if plan is None:
         return
@@ -118,10 +126,6 @@ def _tile_vector_product(
     for pad in schedule.handles(padded):
         schedule.materialize(pad)
     _cut(schedule, members, domain, plan)
-
-
-_SUM_BYTES = 4
-"""Of the 32-bit sums of an intrinsic, and of the bytes that it multiplies at once."""
 
 
 def _in_groups(domain: Domain, grouped: int, size: int) -> Domain:
@@ -197,39 +201,3 @@ def _strides_of(value: SSAValue) -> tuple[int, ...]:
             pitches = contiguous_strides(slice.source.type.get_shape())
             return tuple(a * b for a, b in zip(pitches, steps, strict=True))
     return contiguous_strides(value.type.get_shape())
-
-
-def vector_unit(target: TargetOp, generic: GenericOp) -> VectorUnit | None:
-    """
-    What the processor has for the element type of an op; None where its registers do not hold it. Integers that are
-    summed in a wider type are widened when they are loaded.
-    """
-    processor, registers = target.processor(), target.scope(REGISTERS)
-    types = [value.type for value in generic.operands if isa(value.type, TensorType)]
-    element: Attribute = types[-1].element_type
-    if processor is None or element not in registers.dtypes.data:
-        return None
-    others = {each.element_type for each in types} - {element}
-    if others and not (is_contraction(generic) and all(_is_narrower(each, element) for each in others)):
-        return None
-    return _unit_of(target, registers=processor.vector_bytes, element_bytes=element_bytes(types[-1]))
-
-
-def _is_narrower(element: Attribute, than: Attribute) -> bool:
-    """Whether an integer type has fewer bits than another one."""
-    return isa(element, IntegerType) and isa(than, IntegerType) and element.width.data < than.width.data
-
-
-def _unit_of(target: TargetOp, *, registers: int, element_bytes: int) -> VectorUnit:
-    """What the processor has for registers of so many bytes with elements of so many."""
-    processor = target.processor()
-    assert processor is not None
-    return VectorUnit(
-        registers=target.scope(REGISTERS).size_bytes // processor.vector_bytes,
-        lanes=registers // element_bytes,
-        element_bytes=element_bytes,
-        fmas=processor.fmas_per_cycle,
-        loads=processor.loads_per_cycle,
-        latency=processor.latency_cycles,
-        caches=ints_of(processor.caches),
-    )

@@ -26,8 +26,9 @@ from penstock.passes.analysis.kernels import has_reduction
 from penstock.passes.analysis.strides import contiguous_strides
 from penstock.passes.schedule.inlining import loops_of_elements
 from penstock.passes.schedule.primitives.rfactor import is_splittable
+from penstock.passes.schedule.primitives.tile import led_to
 from penstock.passes.schedule.schedule import Schedule
-from penstock.passes.schedule.tile_nest import result_dims, with_producers
+from penstock.passes.schedule.tile_nest import result_dims
 
 _CHEAP = (arith.AddfOp, arith.MulfOp, arith.NegfOp, arith.SubfOp)
 """What is computed anew for each of several readers."""
@@ -42,13 +43,13 @@ def tile_rows(root: GenericOp, target: TargetOp, schedule: Schedule) -> None:
 
     Nothing happens to a kernel that reduces nothing.
     """
-    members = with_producers(root)
+    members = led_to(root)
     if not any(map(has_reduction, members)) or (processor := target.processor()) is None:
         return
     while (producer := next(filter(_is_cheap, members[:-1]), None)) is not None:
         merged = schedule.state.payload(schedule.inline(schedule.handles([producer])[0]))
         root = next((op for op in merged if isinstance(op, GenericOp) and not _readers(op)), root)
-        members = with_producers(root)
+        members = led_to(root)
     handles = schedule.handles(members)
     sizes = _sizes(root, members, processor)
     cut = [dim for dim, size in sizes.items() if size < root.get_static_loop_ranges()[dim]]

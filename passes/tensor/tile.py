@@ -93,10 +93,11 @@ class TilePass(ModulePass):
             is_planned = on_machine or (sizes is not None and (device is None or processor is not None))
             plan = partial(plan_kernel, sizes=sizes, reserve=self.reserve, depth=depth, tiler=self.tiler)
             own = target if on_machine else None
-            decide = partial(_decide, kernel, own, plan if is_planned else None)
             if processor is not None and sizes is None:
                 decide = partial(tile_on_host, kernel, processor, self.rank)
-            run_section(ctx, kernel, own, START, decide)
+                run_section(ctx, kernel, own, START, decide, is_optional=True)
+            else:
+                run_section(ctx, kernel, own, START, partial(_decide, kernel, own, plan if is_planned else None))
 
 
 def _decide(

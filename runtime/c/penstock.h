@@ -54,7 +54,7 @@ int penstock_threads(const penstock_plan *plan);
 
 /* Memory for runs, and threads; NULL if there is not enough of either. */
 penstock_context *penstock_new_context(const penstock_plan *plan);
-/* The same with so many threads, from 1 to penstock_threads(plan): the results do not depend on it. */
+/* The same with so many threads, from 1 to penstock_threads(plan): the outputs do not depend on it. */
 penstock_context *penstock_new_context_with_threads(const penstock_plan *plan, int threads);
 /* Free the memory and end the threads, after the last run. */
 void penstock_free_context(penstock_context *context);

@@ -13,7 +13,7 @@ import pytest
 import penstock as package
 from penstock.dialects.machine import TargetOp
 from penstock.lowering.from_machine_toml import load_machine, machine_text, shipped_machines
-from penstock.lowering.machine_file import PART_KINDS, is_number
+from penstock.lowering.machine_file import PART_KINDS, SINGLE_KINDS, is_number
 
 if TYPE_CHECKING:
     from tests.conftest import Command
@@ -34,7 +34,7 @@ def numbers_of_file(name: str) -> Iterator[tuple[str, object]]:
     if (frequency := document["machine"].get("freq_mhz")) is not None:
         yield "machine.freq_mhz", frequency["value"] if isinstance(frequency, Mapping) else frequency
     for kind in PART_KINDS:
-        for part in cast(list[Mapping[str, Any]], document.get(kind, [])):
+        for part in cast(list[Mapping[str, Any]], document.get(kind, []) if kind not in SINGLE_KINDS else []):
             if part.get("remove"):
                 continue
             owner = f"{kind}.{part['name']}" if "name" in part else f"{kind}.{part['from']}.{part['to']}"

@@ -42,14 +42,19 @@ FORMS = (POLYNOMIALS, f"{POLYNOMIALS}{{fma=true}}", f"{POLYNOMIALS},contract")
 """As products and sums; of fused multiply-adds; and with those that `contract` makes, as on hosts that have them."""
 
 
-def program(function: str, count: int, form: str = POLYNOMIALS, element: str = "f32") -> Any:
-    """The function of `count` elements, expanded."""
+def program(
+    function: str, count: int, form: str = POLYNOMIALS, element: str = "f32", power: float | None = None
+) -> Any:
+    """The function of `count` elements, expanded; its second operand is `power`, if it has two."""
+    exponent = "" if power is None else ", %p"
+    constant = "" if power is None else f"%p = arith.constant {power:e} : {element}"
     memref, identity = f"memref<{count}x{element}>", "affine_map<(d0) -> (d0)>"
     text = f"""func.func @main(%x: {memref} {{graph.input = "x"}}, %y: {memref} {{graph.output = "y"}}) {{
       linalg.generic {{indexing_maps = [{identity}, {identity}], iterator_types = ["parallel"]}}
           ins(%x : {memref}) outs(%y : {memref}) {{
       ^bb0(%in: {element}, %old: {element}):
-        %r = math.{function} %in : {element}
+        {constant}
+        %r = math.{function} %in{exponent} : {element}
         linalg.yield %r : {element}
       }}
       func.return
@@ -57,7 +62,7 @@ def program(function: str, count: int, form: str = POLYNOMIALS, element: str = "
     ctx = make_context()
     module = parse_text(ctx, SourceText("function.mlir", text)).module
     run_passes(ctx, module, read_pipeline(form))
-    assert f"math.{function} " not in str(module)
+    assert element == "f64" or f"math.{function} " not in str(module)
     assert ("math.fma" in str(module)) == (form != POLYNOMIALS)
     return module
 
@@ -94,6 +99,22 @@ def test_a_function_is_within_two_units_of_the_last_place_and_the_same_in_c(
     known = ~np.isnan(exact)
     np.testing.assert_array_equal(np.signbit(found[known]), np.signbit(exact[known]))
     assert errors(found[known], exact[known]).max() <= LIMIT
+
+
+@pytest.mark.parametrize("power", [0.25, 0.5, 0.75])
+def test_powers_of_quarters_are_roots_with_the_limits_of_the_library(power: float) -> None:
+    x = numbers(40_009)
+    (found,) = agree(program("powf", x.size, power=power), [x])
+    exact = np.array([math.pow(each, power) if each >= 0 else math.nan for each in x.tolist()])
+    exact[np.isneginf(x)] = math.inf
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(exact))
+    known = ~np.isnan(exact)
+    assert not np.signbit(found[known]).any()
+    assert errors(found[known], exact[known]).max() <= LIMIT
+
+
+def test_other_powers_are_calls_of_the_library() -> None:
+    assert "math.powf" in str(program("powf", 8, power=0.75, element="f64"))
 
 
 @pytest.mark.parametrize("function", REFERENCES)

@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from fractions import Fraction
 from math import prod
 
 import pytest
+from xdsl.dialects.builtin import TensorType, f32
 
+from penstock.lowering.from_machine_toml import load_machine
+from penstock.passes.analysis.work import vector_unit
 from penstock.passes.planning.register_blocks import (
     Domain,
     RegisterTile,
     VectorUnit,
     Window,
+    product_cycles,
     register_tile,
     transposed_tile,
     window_tile,
 )
 
-AVX2 = VectorUnit(16, 8, 4, Fraction(2), Fraction(2), 4, (32768, 524288))
+
+def unit_of(machine: str) -> VectorUnit:
+    unit = vector_unit(load_machine(machine), TensorType(f32, [1]))
+    assert unit is not None
+    return unit
+
+
+AVX2 = unit_of("host-avx2")
 
 
 def product(rows: int, columns: int, depth: int, *, packed: int = 0) -> Domain:
@@ -128,3 +138,13 @@ def test_what_stays_in_the_first_cache_or_is_read_as_it_is_written_is_not_tiled(
     assert transposed_tile(Domain((16, 32), ((1, 16), (32, 1)), 1), AVX2) is None
     assert transposed_tile(Domain((50176, 3), ((1, 50176), (3, 1)), 1), AVX2) is None
     assert transposed_tile(Domain((256, 3136), ((1, 256), (1, 0)), 1), AVX2) is None
+
+
+@pytest.mark.parametrize("machine", ["host-avx2", "host-avx512", "host-neon"])
+def test_a_packed_product_is_faster_in_blocks_of_two_vectors(machine: str) -> None:
+    """An element is loaded for twice as many multiply-adds, so padding to two vectors may pay where one divides."""
+    unit = unit_of(machine)
+    one, two = product_cycles(unit, 1), product_cycles(unit, 2)
+    assert two < one
+    # No more than its multiply-adds take.
+    assert two * unit.lanes * unit.fmas >= 1

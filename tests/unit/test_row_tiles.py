@@ -49,7 +49,7 @@ def rows_model(draw: random.Random) -> tuple[onnx.ModelProto, Arrays]:
     x = values.standard_normal(shape).astype(np.float32)
     axes: Arrays = {"axes": np.array([axis], np.int64)}
     keep, output = draw.choice([0, 1]), TensorProto.FLOAT
-    match draw.choice(["softmax", "log", "norm", "lse", "arg", "one", "residual", "masked"]):
+    match draw.choice(["softmax", "log", "norm", "lse", "arg", "one", "residual", "masked", "less", "less"]):
         case "softmax":
             nodes, weights = [helper.make_node("Softmax", ["x"], ["y"], axis=axis)], {}
         case "log":
@@ -70,6 +70,12 @@ def rows_model(draw: random.Random) -> tuple[onnx.ModelProto, Arrays]:
         case "one":
             kind = draw.choice(["ReduceSum", "ReduceMax", "ReduceMin", "ReduceMean", "ReduceL2", "ReduceProd"])
             nodes, weights = [helper.make_node(kind, ["x", "axes"], ["y"], keepdims=keep)], axes
+        case "less":
+            kind = draw.choice(["ReduceSum", "ReduceMax", "ReduceMean"])
+            nodes, weights = (
+                [helper.make_node(kind, ["x", "axes"], ["r"]), helper.make_node("Sub", ["x", "r"], ["y"])],
+                axes,
+            )
         case "residual":
             weights = {"g": values.standard_normal(shape[-1]).astype(np.float32), "r": x[::-1].copy()}
             nodes = [

@@ -11,8 +11,8 @@ from in_c import FILL, agree, floats, generic, main, memref, needs_compiler
 from numpy.typing import NDArray
 from programs import verified
 
+from penstock.lowering.codegen.nest import plan_nest
 from penstock.lowering.to_c import emit_c
-from penstock.lowering.to_c.nest import plan_nest
 from penstock.passes.planning.register_blocks import Domain, is_injective, parallel_dims
 from penstock.runtime.native import load_native
 

@@ -20,8 +20,8 @@ from penstock.dialects.accel import ExecOp
 from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.weights import WeightStore
+from penstock.lowering.codegen.text import identifier
 from penstock.lowering.to_c import CTarget, emit_c
-from penstock.lowering.to_c.text import identifier
 from penstock.passes.toolchain import find_compiler, load
 from penstock.runtime.interpreter import Counters, run_module
 from penstock.runtime.native import NativeModule, build, load_native

@@ -15,8 +15,9 @@ from xdsl.traits import IsTerminator, NoMemoryEffect, is_side_effect_free
 from xdsl.utils.hints import isa
 
 from penstock.dialects.accel import DmaOp, ExecOp
+from penstock.dialects.accel_issue import IssueOp
 from penstock.dialects.diagnostics import UserError
-from penstock.dialects.machine import IMMEDIATE, TargetOp
+from penstock.dialects.machine import IMMEDIATE, CommandForm, TargetOp
 from penstock.dialects.mem import CopyOp
 from penstock.passes.analysis.memory.aliases import Aliases, Allocation, RootBox, is_memory
 from penstock.passes.analysis.memory.graph import CONTROL
@@ -102,6 +103,8 @@ class MemoryEffects:
                 return Effect(0, self._aliases.of_all(op.outputs), self._fills(*map(self._part, op.outputs)))
             case func.CallOp():
                 return self._call(op)
+            case IssueOp():
+                return Effect(touched, self._written_by_issue(op))
             case _:
                 return self._other(op, touched)
 
@@ -116,6 +119,15 @@ class MemoryEffects:
 
     def _part(self, value: SSAValue) -> RootBox | None:
         return self._aliases.part(value)
+
+    def _written_by_issue(self, op: IssueOp) -> int:
+        """Of a command of the real machine: the operand that its part writes, which may be on chip."""
+        parts = {} if self._target is None else {**self._target.dmas(), **self._target.intrinsics()}
+        part = parts.get(op.part_name)
+        form = None if part is None else CommandForm.of(part)
+        return self._aliases.of_all(
+            value for name, value in op.field_values().items() if form is None or name == form.operands[-1].name
+        )
 
     def _fills(self, *parts: RootBox | None) -> tuple[RootBox, ...]:
         return tuple(part for part in parts if part is not None and self._aliases.certain >> part.root & 1)

@@ -15,6 +15,7 @@ is better follows from the engines that move them.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 from math import prod
 
 from xdsl.dialects.builtin import ModuleOp, f16, f32
@@ -24,25 +25,20 @@ from penstock.dialects import graph
 from penstock.dialects.graph import NCHW, NHWC, tensor_of
 from penstock.dialects.graph.base import summed_in
 from penstock.dialects.graph.layout import parse_layout
-from penstock.dialects.machine import DRAM, REGISTERS, IntrinsicOp, TargetOp
-from penstock.dialects.mem import element_bytes
+from penstock.dialects.machine import DRAM, IntrinsicOp, TargetOp
 from penstock.passes.analysis.commands.command_loops import descriptors
 from penstock.passes.analysis.intrinsics import block_of, pattern_of
 from penstock.passes.analysis.kernels import machine_of, processor_of
 from penstock.passes.analysis.vector_products import vector_products
+from penstock.passes.analysis.work import vector_unit
 from penstock.passes.graph.contractions import ContractionOp
 from penstock.passes.graph.layouts.forms import bytes_of
+from penstock.passes.planning.register_blocks import product_cycles
 
 CONTRACTION, WINDOW = 64, 1
 """
 What an op costs in a layout that it does not prefer, in multiples of the bytes it reads and writes. A contraction is
 as good as bound to its layout: in another no intrinsic computes it. A pool only follows.
-"""
-
-PADDED = 1.1, 1.25
-"""
-How much more than its own work a product on the host may do on what is padded to blocks of two vectors, and of one,
-which take about a tenth longer for the same work.
 """
 
 
@@ -121,11 +117,8 @@ class Preferences:
         intrinsics = () if target is None else target.intrinsics().values()
         self._target = target
         self._demanded = demanded
-        processor = processor_of(module)
-        self._registers = None if processor is None else processor.scope(REGISTERS)
-        core = None if processor is None else processor.processor()
-        self._vector_bytes = 0 if core is None else core.vector_bytes
-        self._vector_products = () if processor is None else vector_products(processor)
+        self._host = processor_of(module)
+        self._vector_products = () if self._host is None else vector_products(self._host)
         self._products = [found for each in intrinsics if (found := matrix_intrinsic(each)) is not None]
 
     def of(self, op: Operation) -> list[tuple[Preference, int]]:
@@ -185,7 +178,7 @@ class Preferences:
             outputs, inputs = tensor_of(op.w).get_shape()[:2]
             if (packed := self._packed(op, outputs, inputs)) is not None:
                 return {packed: 0}
-        if isinstance(op, graph.ConvOp) and self._registers is not None and op.group.value.data > 1:
+        if isinstance(op, graph.ConvOp) and self._host is not None and op.group.value.data > 1:
             # Vectors of columns serve as well as those of channels, and both are had without a change of layout.
             return {CHANNELS_LAST: 0, CHANNELS_FIRST: WINDOW * moved_bytes(op)}
         return {CHANNELS_LAST: 0}
@@ -198,20 +191,26 @@ class Preferences:
         """
         if any(each.elements == element_types(op) for each in self._vector_products):
             return self._grouped(op, outputs, inputs)
-        elements = {*element_types(op)}
-        if self._registers is None or len(elements) != 1 or not elements <= {*self._registers.dtypes.data}:
+        host = self._host
+        if host is None or (unit := vector_unit(host, *op.operand_types[:2], op.result.type)) is None:
+            return None
+        if {*element_types(op)} != {tensor_of(op.result).element_type}:
             return None
         if isinstance(op, graph.GemmOp | graph.MatmulOp) and prod(tensor_of(op.result).get_shape()[:-1]) == 1:
             # A matrix that one row is multiplied by is read once, as it lies.
             return None
-        lanes = self._vector_bytes // element_bytes(tensor_of(op.operands[1]))
         # What is no product is not padded.
-        limits = PADDED if isinstance(op, graph.GemmOp | graph.MatmulOp) else (1.0, 1.0)
-        for block, limit in zip((2 * lanes, lanes), limits, strict=True):
+        most = unit.packing if isinstance(op, graph.GemmOp | graph.MatmulOp) else 1
+        choices: list[tuple[Fraction, int]] = []
+        for vectors in (2, 1):
+            block = vectors * unit.lanes
             padded = -(-outputs // block) * -(-inputs // block) * block * block
-            if padded <= limit * outputs * inputs:
-                return Preference(f"{NHWC}{block}c", f"OHWI{block}i{block}o")
-        return None
+            if padded <= most * outputs * inputs:
+                choices.append((padded * product_cycles(unit, vectors), block))
+        if not choices:
+            return None
+        _, block = min(choices, key=lambda each: each[0])
+        return Preference(f"{NHWC}{block}c", f"OHWI{block}i{block}o")
 
     def _grouped(self, op: ContractionOp, outputs: int, inputs: int) -> Preference | None:
         """

@@ -44,11 +44,12 @@ def rfactor(state: TransformState, op: RfactorOp) -> Sequence[Payload]:
 
     The partial results are a tensor whose last dim, of size `factor`, is new. Each sums neighbouring points, or, with
     `strided`, every factor-th one: a vector of points is then added to a vector of sums, and what is left over at the
-    end of the dim to the first of them. A sum of floats is rounded otherwise than before; all other combiners give the
-    same bits. Raises UserError for a dim that is no reduction, for a factor that is larger than the dim or, without
-    `strided`, does not divide it, for a body that does not combine one result with what is computed
-    without it, and where the dim indexes an operand together with others. The factoring of reductions is Suriana et
-    al., "Parallel associative reductions in Halide", CGO 2017.
+    end of the dim to the first of them. A sum or a product of floats is rounded otherwise than before, and a partial
+    product may overflow, or vanish, where the whole one does not; all other combiners give the same bits. Raises
+    UserError for a dim that is no reduction, for a factor that is larger than the dim or, without `strided`, does not
+    divide it, for a body that does not combine one result with what is computed without it, and where the dim indexes
+    an operand together with others. The factoring of reductions is Suriana et al., "Parallel associative reductions in
+    Halide", CGO 2017.
 
     Before:
     ```mlir
@@ -237,12 +238,15 @@ def _checked(target: GenericOp, dim: int, factor: int, *, divides: bool = True) 
 
 
 def is_splittable(target: GenericOp, dim: int) -> bool:
-    """Whether a reduction can be split into strided partial ones."""
+    """
+    Whether a reduction can be split into strided partial ones, with what it computes but for the rounding of sums.
+
+    Products of floats are not: those of large and of small factors in turn are finite, and partial ones infinite.
+    """
     try:
-        _checked(target, dim, 1, divides=False)
+        return _checked(target, dim, 1, divides=False).combiner is not arith.MulfOp
     except UserError:
         return False
-    return True
 
 
 def neutral_of(combiner: str, type: Attribute) -> FloatAttr | IntegerAttr | None:

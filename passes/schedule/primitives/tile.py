@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from xdsl.dialects.builtin import DYNAMIC_INDEX, DictionaryAttr, IntegerAttr, TensorType
 from xdsl.dialects.linalg.attrs import IteratorType
@@ -351,18 +351,55 @@ def _require_aligned(target: GenericOp, members: Sequence[GenericOp], padded: Co
 
     Where tiles are padded, `padded` are the fused ops, which have to be aligned with the target, too.
     """
+    for member, number in _misaligned(target, members, padded):
+        raise UserError(
+            f"operand {number} is computed in the tile, and indexed otherwise than the result",
+            loc=location_of(member),
+            notes=["only an op that reads it as it writes its result can follow it into the tile"],
+        )
+
+
+def _misaligned(
+    target: GenericOp, members: Sequence[GenericOp], padded: Collection[GenericOp] = ()
+) -> Iterator[tuple[GenericOp, int]]:
+    """The operands that are computed in the tile, and of which an op reads another box than it writes."""
     aligned = {target, *padded}
     for member in members:
         maps = [map_attr.data for map_attr in member.indexing_maps]
         for number, value in enumerate(member.operands):
-            if value.owner in aligned and maps[number] != maps[len(member.inputs)]:
-                raise UserError(
-                    f"operand {number} is computed in the tile, and indexed otherwise than the result",
-                    loc=location_of(member),
-                    notes=["only an op that reads it as it writes its result can follow it into the tile"],
-                )
             if value.owner in aligned:
                 aligned.add(member)
+                if maps[number] != maps[len(member.inputs)]:
+                    yield member, number
+
+
+def tiled_with(target: GenericOp, among: Collection[GenericOp]) -> list[GenericOp]:
+    """
+    Those of some ops that can share the tiles of `target`, as far beyond it as they go.
+
+    What only the others of them read is computed in the tile; what follows the target reads it as it writes its result.
+    """
+    block = target.parent
+    assert block is not None
+    after = [op for op in block.ops if isinstance(op, GenericOp) and op in among and target.is_before_in_block(op)]
+    for root in (*reversed(after), target):
+        members = led_to(root, {target, *among})
+        if target in members and not any(_misaligned(target, members)):
+            return [member for member in members if member is not target]
+    return []
+
+
+def led_to(root: GenericOp, among: Collection[Operation] | None = None) -> list[GenericOp]:
+    """An op, and the generics of its block that it, and nothing else, is computed from; the op last."""
+    inside = among
+    while True:
+        members = with_producers(root, inside)
+        read = [
+            op for op in members if op is not root and any(use.operation not in members for use in op.results[0].uses)
+        ]
+        if not read:
+            return members
+        inside = {*members} - {*read}
 
 
 def _require_read_unpadded(members: Sequence[GenericOp], unpadded: Sequence[GenericOp]) -> None:

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping
 from xdsl.dialects import func
 from xdsl.dialects.builtin import NameLoc
 
-from penstock.lowering.to_c import threads
-from penstock.lowering.to_c.text import Names, identifier
+from penstock.lowering.codegen.text import Names, identifier
 
+THREADS = ("start", "stop", "threads", "pool", "own", "part", "parallel")
+"""What follows the name of a program in the names that belong to its threads."""
 MOST_NODES = 3
 """A kernel of more nodes is called after the first and the last."""
 _MOST_CHARACTERS = 56
@@ -22,7 +23,7 @@ def function_names(
     The C names, which begin with `name`, of functions and of `others`, by symbol: that of a kernel is made of the names
     of its nodes, in program order, and of its symbol where the text has no names.
     """
-    names = Names([f"{name}_{each}" for each in ("run", "ctx", "counters", "context_size", *threads.SYMBOLS)])
+    names = Names([f"{name}_{each}" for each in ("run", "ctx", "counters", "context_size", *THREADS)])
     found: dict[str, str] = {}
     for symbol, function in functions.items():
         nodes = [] if symbol == entry else _nodes(function)

@@ -1,0 +1,163 @@
+"""A module at loop or accel level as what is written of it: its functions, their names, and what a caller passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from xdsl.dialects import func, memref
+from xdsl.dialects.builtin import MemRefType, ModuleOp
+from xdsl.utils.hints import isa
+
+from penstock.dialects.diagnostics import UserError, did_you_mean, location_of
+from penstock.dialects.element_bits import DType
+from penstock.dialects.functions import NAME, OUTPUT, WEIGHT, attribute_text, body_block
+from penstock.dialects.machine import REGISTERS, find_target
+from penstock.dialects.mem import RingOp, ScopedAllocation, memref_of
+from penstock.dialects.upstream.scf import ForallOp
+from penstock.lowering.codegen.aliasing import data_flows, restricted_arguments
+from penstock.lowering.codegen.emitter import Program, unsupported
+from penstock.lowering.codegen.naming import function_names
+from penstock.lowering.codegen.types import CType, c_type
+from penstock.passes.loop.forall_to_for import run_in_order
+
+ENTRY = "main"
+"""The function that is run."""
+
+
+@dataclass(frozen=True)
+class CParameter:
+    """An array that the caller passes: an input, a weight or an output. Dense, in row-major order."""
+
+    name: str
+    """As the program calls it, with letters that C permits."""
+    shape: tuple[int, ...]
+    """Its extents."""
+    ctype: CType
+    """The type of its elements."""
+
+    @property
+    def dtype(self) -> DType:
+        """The NumPy type of its elements; integers are signless and count as signed."""
+        return self.ctype.dtype()
+
+    def __str__(self) -> str:
+        return f"{self.name}: {'x'.join(map(str, self.shape)) or 'scalar'} {self.ctype.name}"
+
+
+@dataclass(frozen=True)
+class Roles:
+    """What each argument of `@main` is: its list, and its place in it."""
+
+    lists: tuple[tuple[str, int], ...]
+    inputs: tuple[CParameter, ...]
+    weights: tuple[CParameter, ...]
+    outputs: tuple[CParameter, ...]
+
+
+def _roles(entry: func.FuncOp) -> Roles:
+    if entry.function_type.outputs.data:
+        raise unsupported(
+            entry, "@main returns a value", "C comes from the loop or the accel level: lower the module first"
+        )
+    found: dict[str, list[CParameter]] = {"inputs": [], "weights": [], "outputs": []}
+    lists: list[tuple[str, int]] = []
+    for arg in entry.body.block.args:
+        role, text = "inputs", attribute_text(entry, arg.index, NAME) or f"input_{arg.index}"
+        if (weight := attribute_text(entry, arg.index, WEIGHT)) is not None:
+            role, text = "weights", weight
+        elif (output := attribute_text(entry, arg.index, OUTPUT)) is not None:
+            role, text = "outputs", output
+        if not isa(arg.type, MemRefType):
+            raise unsupported(entry, f"argument {arg.index} of @main is a {arg.type}, not a memref")
+        lists.append((role, len(found[role])))
+        found[role].append(CParameter(text, tuple(arg.type.get_shape()), c_type(arg.type.element_type, entry)))
+    return Roles(tuple(lists), *(tuple(found[role]) for role in ("inputs", "weights", "outputs")))
+
+
+def _check_inputs(entry: func.FuncOp, roles: Roles, written: frozenset[int]) -> None:
+    for number, (role, _) in enumerate(roles.lists):
+        if number in written and role != "outputs":
+            raise UserError(
+                f"@main writes to its argument {number}, which is no output",
+                loc=location_of(entry),
+                notes=['an output has the argument attribute graph.output = "NAME"'],
+            )
+
+
+def read_program(
+    module: ModuleOp, name: str, *, but: Callable[[ForallOp], bool] = lambda loop: False
+) -> tuple[Program, Roles]:
+    """
+    What is written of a module, in functions that are called `<name>_...`, and what the entry takes. Iterations of
+    `scf.forall` are put one after the other, in all loops but those that `but` names.
+    """
+    if any(isinstance(op, ForallOp) and not but(op) for op in module.walk()):
+        module = module.clone()
+        run_in_order(module, but=but)
+    functions = _reachable(module)
+    entry = functions[ENTRY]
+    roles = _roles(entry)
+    target = find_target(module)
+    globals_ = {op.sym_name.data: op for op in module.body.block.ops if isinstance(op, memref.GlobalOp)}
+    symbols = function_names(name, ENTRY, functions, globals_)
+    flows = data_flows(functions)
+    written = {symbol: flow.summary.writes for symbol, flow in flows.items()}
+    program = Program(target, functions, symbols, globals_, written, restricted_arguments(flows, ENTRY))
+    _check_inputs(entry, roles, program.written[ENTRY])
+    _place(program)
+    return program, roles
+
+
+def _reachable(module: ModuleOp) -> dict[str, func.FuncOp]:
+    """`@main` and what it calls, in the order of the module; raises UserError if there is no `@main`."""
+    known = {op.sym_name.data: op for op in module.body.block.ops if isinstance(op, func.FuncOp)}
+    if ENTRY not in known or known[ENTRY].is_declaration:
+        names = ", ".join(f"@{symbol}" for symbol in known) or "no functions"
+        raise UserError("the module has no function @main, so it has no C", notes=[f"it has {names}"])
+    body_block(known[ENTRY], "written as C")
+    found = {ENTRY}
+    pending = [known[ENTRY]]
+    while pending:
+        for op in pending.pop().walk():
+            if not isinstance(op, func.CallOp):
+                continue
+            callee = op.callee.string_value()
+            if callee not in known:
+                near = did_you_mean(callee, known)
+                raise UserError(
+                    f"the module has no func.func @{callee}", loc=location_of(op), notes=[near] if near else []
+                )
+            if callee not in found:
+                if known[callee].is_declaration:
+                    raise unsupported(op, f"@{callee} is declared, but not defined, so it has no C")
+                body_block(known[callee], "written as C")
+                found.add(callee)
+                pending.append(known[callee])
+    return {symbol: function for symbol, function in known.items() if symbol in found}
+
+
+def _place(program: Program) -> None:
+    """Note where the bytes of each scope end; raises UserError for a buffer that is placed wrongly."""
+    for function in program.functions.values():
+        for op in function.walk():
+            if isinstance(op, ScopedAllocation):
+                _require_placed(program, op)
+
+
+def _require_placed(program: Program, op: ScopedAllocation) -> None:
+    type = op.slot_type if isinstance(op, RingOp) else memref_of(op.storage)
+    scope, offset, ctype = op.scope, op.planned_offset(), c_type(type.element_type, op)
+    end = offset + op.size_in_bytes
+    if offset % ctype.size:
+        raise UserError(
+            f"byte {offset} is no offset for {ctype.name}: it must be a multiple of {ctype.size}", loc=location_of(op)
+        )
+    if scope is not None and program.target is not None and end > (size := program.target.scope(scope).size_bytes):
+        raise UserError(
+            f'this buffer ends at byte {end} of "{scope}", which has {size}',
+            loc=location_of(op),
+            notes=["run `mem-plan` again, or tile smaller"],
+        )
+    if scope != REGISTERS:
+        program.scope_ends[scope or ""] = max(program.scope_ends.get(scope or "", 0), end)
