@@ -303,6 +303,9 @@ class IntrinsicOp(SpelledPart):
             yield f"must name its scope by a string, but is {arg.type}"
         elif scope == DRAM and isinstance(arg.type.memory_space, StringAttr):
             yield "is off chip, which is written as no memory space"
+        elif scope == DRAM and self.unit is not None and self.statement is None:
+            # A processor loads its operands itself.
+            yield "is off chip, where only a dma reaches"
 
     def _shape_faults(self) -> Iterator[PartFault]:
         dims = self.dims

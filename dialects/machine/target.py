@@ -228,9 +228,6 @@ class TargetOp(IRDLOperation):
         for place, spec in enumerate(specs):
             yield from self._unknown(ScopeOp, "operands", spec.scope, place, "scope", dram=True)
             yield from self._dtype_faults("operands", spec.scope, spec.dtype, place, "dtype")
-            if intrinsic.unit_name is not None and spec.scope == DRAM and not self.is_host:
-                message = f'operand "{spec.name}" is off chip, where only a dma reaches'
-                yield PartFault("operands", message, (), (place, "scope"))
             if dma is None or intrinsic.unit_name is not None:
                 continue
             verb, reached = ("reads", dma.sources) if spec.role == "in" else ("writes", dma.destinations)
