@@ -32,6 +32,8 @@ from penstock.runtime.compiler import passes_for
 from penstock.runtime.native import NativeModule, Parameter, build
 from penstock.runtime.pass_manager import run_passes
 
+WHOLE = -1
+"""The rank with which `tile` leaves a kernel to the loops that the lowering to C chooses."""
 TURNS = 7
 """How often each candidate is measured, in turn with the others."""
 TURN_SECONDS = 1e-3
@@ -56,12 +58,12 @@ class MeasurePass(ModulePass):
     Give each kernel of the host the schedule with which it runs fastest here.
 
     Requires the tensor level, before `tile`, and a machine that is the host itself and says what its registers hold.
-    Every kernel is compiled and run alone, on random inputs, with the tiles that `tile` prefers by its model and with
-    some that come next (its option `rank`). Guarantees: the program is as it was; the schedules that it has been given
-    include one for each kernel with several tiles to choose from, with the fastest ones, and the measured times as a
-    remark. `tile` applies them, and `--emit=schedule` prints them: given with `--schedule`, they make the same program
-    without measuring. Kernels that have been given schedules are not measured. A kernel that is called several times,
-    or equal ones, are measured once.
+    Every kernel is compiled and run alone, on random inputs, with the tiles that `tile` prefers by its model, with
+    some that come next, and with none (its option `rank`). Guarantees: the program is as it was; the schedules that it
+    has been given include one for each kernel with several tiles to choose from, with the fastest ones, and the
+    measured times as a remark. `tile` applies them, and `--emit=schedule` prints them: given with `--schedule`, they
+    make the same program without measuring. Kernels that have been given schedules are not measured. A kernel that is
+    called several times is measured once, and so are equal ones.
 
     Choosing among kernels by their time on the machine is what TVM's tuners do, and what TensorRT calls tactics: Chen
     et al., "Learning to Optimize Tensor Programs", NeurIPS 2018. The seconds are those of the thread, the median of
@@ -73,7 +75,7 @@ class MeasurePass(ModulePass):
     name = "measure"
     level = "tensor"
 
-    candidates: int = 4
+    candidates: int = 5
     """How many schedules of a kernel are measured, at most."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
@@ -99,11 +101,13 @@ class MeasurePass(ModulePass):
     def _candidates_of(self, kernel: func.FuncOp, target: TargetOp, pool: ThreadPoolExecutor) -> list[Candidate]:
         """A kernel with schedules that differ, that of the model first; they are being compiled."""
         found: dict[str, Candidate] = {}
-        for rank in range(self.candidates):
+        for rank in (*range(self.candidates - 1), WHOLE):
             sequence, module = _lowered(kernel, target, rank)
             text = str(sequence)
-            if not decides(sequence, START) or text in found:
+            if not decides(sequence, START):
                 break
+            if text in found:
+                continue
             source = emit_c(module)
             found[text] = Candidate(sequence, source, pool.submit(build, source))
         return list(found.values())

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from penstock.dialects.diagnostics import UserError
-
-MOST_THREADS = 1024
+from penstock.dialects.upstream.scf import MOST_THREADS
 
 
 def require_threads(threads: int) -> int:

@@ -236,9 +236,9 @@ class ConvOp(GraphOp):
     Layout "NCHW": x is [N, C, spatial...], w is [O, C / group, spatial...]. Layout "NHWC": x is
     [N, spatial..., C], w is [spatial..., C / group, O]. `filters` names another layout of `w`, and must where the
     images have blocks of channels: "NHWC16c" with "HWOI16o16i" is x [N, spatial..., C/16, 16] and
-    w [spatial..., O/16, C/16, 16, 16], its result [N, spatial..., O/16, 16] and `b` [O/16, 16]. Images without blocks
-    may have filters in blocks, "NHWC" with "OHWI16o4i", that divide the channels; there is one group where something
-    has blocks. `pads` lists all beginnings, then all ends. It is computed in the type of the operands,
+    w [spatial..., O/16, C/16, 16, 16], its result [N, spatial..., O/16, 16] and `b` [O/16, 16]; blocks divide the
+    channels of each group then. Images "NHWC" of one group may have filters in blocks that divide the channels, as
+    "OHWI16o4i". `pads` lists all beginnings, then all ends. It is computed in the type of the operands,
     narrow floats in f32 and rounded once, or in the wider `accumulator`, to which `b` and the result then belong.
     """
 
@@ -311,8 +311,8 @@ class ConvOp(GraphOp):
             f'filters "{stored}" in blocks go with images in "{NHWC}" or in blocks, not with "{layout}"',
         )
         require(
-            group == 1 or not (images.is_blocked or filters),
-            f'{group} groups of channels are computed in the layouts "NCHW" and "NHWC", not in "{layout}"',
+            group == 1 or images.is_blocked or not filters,
+            f"the filters of {group} groups of channels are in a layout of their own only where channels have blocks",
         )
         sizes = stored.extents(w.get_shape())
         outputs, inputs, kernel = sizes["O"], sizes["I"], [sizes[dim] for dim in stored.dims if dim in "DHW"]
@@ -325,6 +325,12 @@ class ConvOp(GraphOp):
         require(
             not is_known(outputs) or outputs % group == 0,
             f"{outputs} output channels do not divide into {group} groups",
+        )
+        require(
+            group == 1
+            or not (is_known(outputs) and is_known(inputs))
+            or not (outputs // group % block or inputs % block),
+            lambda: f"groups of {inputs} and {outputs // group} channels do not divide into blocks of {block}",
         )
         vector = [outputs] if block == 1 else [outputs // block, block]
         require(

@@ -9,7 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-from xdsl.dialects.builtin import DYNAMIC_INDEX, ArrayAttr, DenseArrayBase, IndexType, IntegerType, TensorType, i64
+from xdsl.dialects.builtin import (
+    DYNAMIC_INDEX,
+    ArrayAttr,
+    DenseArrayBase,
+    IndexType,
+    IntegerAttr,
+    IntegerType,
+    TensorType,
+    i64,
+)
 from xdsl.dialects.scf import Scf
 from xdsl.dialects.utils import (
     get_dynamic_index_list,
@@ -45,6 +54,11 @@ from xdsl.utils.exceptions import VerifyException
 
 from penstock.dialects.upstream.gpu import DeviceMappingAttr
 from penstock.dialects.upstream.tensor import ParallelInsertSliceOp
+
+THREADS = "threads"
+"""The attribute of a `scf.forall` with the number of threads that run its iterations, adjacent ones in one thread."""
+MOST_THREADS = 1024
+"""The most threads that a program has."""
 
 Bound = int | SSAValue
 """A bound or a step: a number, or a value of type index."""
@@ -99,7 +113,8 @@ class ForallOp(IRDLOperation):
 
     Bounds are numbers or values; `= (lower) to (upper) step (step)` is the form with lower bounds or steps. `mapping`
     has the kind of processor that runs the iterations, one dim of it for each dim. Iterations write memory, or insert
-    into tensors that they share: `shared_outs(%o = %t) -> (type)`, where each sees the tensor as it was before.
+    into tensors that they share: `shared_outs(%o = %t) -> (type)`, where each sees the tensor as it was before. The
+    attribute `threads` says how many threads run them, from 1 to 1024; without it they run one after the other.
     """
 
     name = "scf.forall"
@@ -206,6 +221,10 @@ class ForallOp(IRDLOperation):
             raise VerifyException(f"has arguments of its body of other types than {', '.join(map(str, expected))}")
         if [result.type for result in self.res] != [output.type for output in self.outputs]:
             raise VerifyException("has results of other types than the tensors that its iterations share")
+        threads = self.attributes.get(THREADS)
+        number = threads.value.data if isinstance(threads, IntegerAttr) else 0
+        if threads is not None and not 1 <= number <= MOST_THREADS:
+            raise VerifyException(f"has {THREADS} = {threads}, and a program has from 1 to {MOST_THREADS} threads")
         self._verify_mapping(rank)
         self._verify_insertions()
 

@@ -7,26 +7,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from xdsl.dialects import arith, func, gpu
+from xdsl.dialects import arith
 from xdsl.dialects.builtin import MemRefType
 from xdsl.ir import BlockArgument
 from xdsl.utils.hints import isa
 
-from penstock.dialects.upstream.scf import ForallOp, forall_around
+from penstock.dialects.upstream.scf import ForallOp
 from penstock.lowering.codegen.emitter import Captured, Emitter, is_token, unsupported
 from penstock.lowering.codegen.text import Expr, Size
 from penstock.passes.analysis.loops import forall_iterations, threads_of
 from penstock.passes.analysis.memory.storage import storage_of
 from penstock.runtime.interpreter.body import captured_values
-
-
-def uses_threads(op: ForallOp) -> bool:
-    """
-    Whether iterations of a loop run in several threads: the loop says so, and they do nothing that needs another order.
-    """
-    if threads_of(op) < 2 or forall_iterations(op) is None or op.outputs or forall_around(op) is not None:
-        return False
-    return not any(isinstance(inner, func.CallOp | gpu.BarrierOp) for inner in op.walk())
 
 
 def emit_forall(emitter: Emitter, op: ForallOp) -> None:

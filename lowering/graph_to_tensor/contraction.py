@@ -76,10 +76,10 @@ Loops = dict[LayoutPart, list[AffineExpr]]
 
 
 def _number(parts: Sequence[LayoutPart], first: int, split: str | None) -> Loops:
-    """Loops for `parts` from loop `first` on, in their order; the dim `split` has two."""
+    """Loops for `parts` from loop `first` on, in their order; the dim `split`, or its blocks, has two."""
     places: Loops = {}
     for part in parts:
-        count = 2 if part.dim == split else 1
+        count = 2 if part.dim == split and part.block is None else 1
         places[part] = loops(count, first)
         first += count
     return places
@@ -111,7 +111,7 @@ def convolution_maps(
         if part in windows:
             x.append(windows[part])
         elif part.dim == "C":
-            x += [*(result[part][:1] if grouped else []), *within[LayoutPart("I", part.block)]]
+            x += [*(result[part][:-1] if grouped else []), *within[LayoutPart("I", part.block)]]
         else:
             x += result[part]
     w: list[AffineExpr] = []

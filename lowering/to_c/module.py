@@ -21,7 +21,6 @@ from penstock.dialects.accel_issue import CodeOp, IssueOp, SetOp, SpelledOp
 from penstock.dialects.diagnostics import location_of
 from penstock.lowering import codegen
 from penstock.lowering.codegen.emitter import Language, Program, unsupported, view_of_type
-from penstock.lowering.codegen.forall import uses_threads
 from penstock.lowering.codegen.memory import global_values
 from penstock.lowering.codegen.program import ENTRY, CParameter, Roles, read_program
 from penstock.lowering.codegen.text import Expr, Names, comment_text, identifier
@@ -33,6 +32,7 @@ from penstock.lowering.to_c.literals import literal
 from penstock.lowering.to_c.prelude import HEADER, prelude
 from penstock.lowering.to_c.scalar import RULES, emit_scalar
 from penstock.lowering.to_c.text import CWriter, wrapped
+from penstock.passes.analysis.loops import uses_threads
 
 EMITTERS: dict[type[Operation], Callable[[FunctionEmitter, Any], None]] = {
     IssueOp: issues.emit_issue,

@@ -173,6 +173,9 @@ class NestMemory:
                 part = self._aliases.part(op.memref)
                 element = None if part is None else part.window(list(op.indices), [1] * len(op.indices))
                 yield self._boxed(op, op.memref, element, writes=isinstance(op, memref.StoreOp))
+            case memref.DeallocOp():
+                # What is in it is gone, as if something else were written.
+                yield self._boxed(op, op.memref, None, writes=True)
             case _:
                 yield from self._other(op)
 
@@ -216,7 +219,7 @@ class NestMemory:
             return
         touched = self._aliases.of_all(op.operands)
         effect = self._effects.of(op)
-        if not touched or isinstance(op, func.CallOp | memref.DeallocOp):
+        if not touched or isinstance(op, func.CallOp):
             raise UserError(
                 f"what {op.name} reads and writes is not known here", loc=location_of(op), status=UNSUPPORTED
             )

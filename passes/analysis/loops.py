@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import prod
 
-from xdsl.dialects import scf
+from xdsl.dialects import func, gpu, scf
 from xdsl.dialects.arith import ConstantOp
 from xdsl.dialects.builtin import IntegerAttr
 from xdsl.ir import Operation, SSAValue
 
 from penstock.dialects.diagnostics import UserError, location_of
-from penstock.dialects.upstream.scf import ForallOp
+from penstock.dialects.upstream.scf import THREADS, ForallOp, forall_around
 
 
 def constant_of(value: SSAValue) -> int | None:
@@ -49,14 +49,27 @@ def iteration_count(loop: ForallOp) -> int | None:
     return None if found is None else prod(count for _, _, count in found)
 
 
-THREADS = "threads"
-"""The attribute of a `scf.forall` with the number of threads that run its iterations, adjacent ones in one thread."""
-
-
 def threads_of(loop: ForallOp) -> int:
     """How many threads run the iterations of a loop: one, unless it says more."""
     threads = loop.attributes.get(THREADS)
     return threads.value.data if isinstance(threads, IntegerAttr) else 1
+
+
+def obstacle_to_threads(loop: ForallOp) -> str | None:
+    """Why no threads run the iterations of a loop; None where they can."""
+    if forall_iterations(loop) is None:
+        return "its bounds are no constants"
+    if loop.outputs:
+        return "its iterations share tensors"
+    if forall_around(loop) is not None:
+        return "it is inside another one"
+    inner = next((op for op in loop.walk() if isinstance(op, func.CallOp | gpu.BarrierOp)), None)
+    return None if inner is None else f"{inner.name} is in it"
+
+
+def uses_threads(loop: ForallOp) -> bool:
+    """Whether iterations of a loop run in several threads: the loop says so, and nothing is in the way."""
+    return threads_of(loop) > 1 and obstacle_to_threads(loop) is None
 
 
 def iterations(loops: Iterable[scf.ForOp]) -> int | None:

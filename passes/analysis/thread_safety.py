@@ -18,17 +18,17 @@ from penstock.dialects.mem import BufferOp, RingOp, SlotOp
 from penstock.dialects.upstream.scf import ForallOp
 from penstock.passes.analysis.commands.loop_domain import evaluate
 from penstock.passes.analysis.loop_dependences import NestMemory, calls_by_name
-from penstock.passes.analysis.loops import constant_of, threads_of, trip_count
+from penstock.passes.analysis.loops import constant_of, trip_count, uses_threads
 from penstock.passes.index_builder import for_loop
 
 
 def prove_threads(module: ModuleOp) -> None:
     """
-    Prove that no iteration of a `scf.forall` with threads writes what another one reads or writes.
+    Prove that no iteration of a `scf.forall` that runs in threads writes what another one reads or writes.
 
     Requires the loop or the accel level. Raises UserError, at an op, where that is not proved.
     """
-    found = [op for op in module.walk() if isinstance(op, ForallOp) and threads_of(op) > 1]
+    found = [op for op in module.walk() if isinstance(op, ForallOp) and uses_threads(op)]
     if not found:
         return
     calls = calls_by_name(module)
@@ -36,9 +36,11 @@ def prove_threads(module: ModuleOp) -> None:
         count = sum(_function_around(loop) is function for loop in found)
         for number in range(count):
             copy = function.clone()
-            loop = [op for op in copy.walk() if isinstance(op, ForallOp) and threads_of(op) > 1][number]
+            loop = [op for op in copy.walk() if isinstance(op, ForallOp) and uses_threads(op)][number]
             place = location_of(loop)
-            nest = _in_order(loop)
+            if not (nest := _in_order(loop)):
+                # A loop without dims has one iteration.
+                continue
             _own_slots(nest)
             memory = NestMemory(copy, calls.get(function.sym_name.data, ()))
             for dependence in memory.dependences(nest):

@@ -19,16 +19,17 @@ from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
+from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of, warn_of
 from penstock.dialects.machine import TargetOp, find_target
 from penstock.dialects.mem import BufferOp, RingOp, SlotOp
 from penstock.dialects.upstream.scf import ForallOp, forall_around
 from penstock.dialects.upstream.tensor import ParallelInsertSliceOp
 from penstock.passes.analysis.effects import is_computed
-from penstock.passes.analysis.loops import iteration_count
+from penstock.passes.analysis.kernels import machine_of
+from penstock.passes.analysis.loops import iteration_count, obstacle_to_threads, threads_of, uses_threads
 from penstock.passes.index_builder import for_loop
 from penstock.passes.schedule.loop_nests import iteration_of
-from penstock.passes.schedule.rings import ring_of
+from penstock.passes.schedule.rings import give_slots, ring_of
 from penstock.runtime.interpreter.body import captured_values
 
 _Buffer = BufferOp | memref.AllocOp | memref.AllocaOp
@@ -270,10 +271,12 @@ class ForallToForPass(ModulePass):
     Works at the tensor and the loop level. Barriers split the body: every iteration does what is before a barrier
     before any does what is after it. Index arithmetic and views that are used on both sides are computed twice, an
     element that was loaded is kept for each iteration, and so is a buffer: as a ring of as many slots. A barrier in a
-    `scf.for` splits it if all iterations run the loop alike. Guarantees that no `scf.forall` and no barrier of one is
+    `scf.for` splits it if all iterations run the loop alike. Guarantees that no other `scf.forall` and no barrier is
     left. Raises UserError, located, for a barrier in a branch or in a loop that carries values or whose bounds differ
     between iterations, for a number of iterations that is not known where something is kept, and for a buffer that has
-    a place already.
+    a place already. On the host a loop whose attribute `threads` says that several run it stays, and buffers of an
+    iteration become slots of rings, unless its iterations share tensors, it has a call or a barrier, is inside another
+    one, or its bounds are no constants: an InputWarning says which.
 
     Before:
     ```mlir
@@ -319,4 +322,15 @@ class ForallToForPass(ModulePass):
     name = "forall-to-for"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        run_in_order(op)
+        if machine_of(op) is not None:
+            run_in_order(op)
+            return
+        for loop in list(op.walk()):
+            if not isinstance(loop, ForallOp) or threads_of(loop) < 2:
+                continue
+            if (why := obstacle_to_threads(loop)) is None:
+                give_slots(loop)
+            else:
+                text = f"iterations of scf.forall run one after the other, without threads: {why}"
+                warn_of([text], location_of(loop))
+        run_in_order(op, but=uses_threads)

@@ -5,32 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from xdsl.builder import Builder
 from xdsl.context import Context
-from xdsl.dialects import func, memref, scf
+from xdsl.dialects import func, scf
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i64
 from xdsl.ir import Block, Operation
 from xdsl.passes import ModulePass
-from xdsl.rewriter import InsertPoint, Rewriter
+from xdsl.rewriter import Rewriter
 from xdsl.transforms.dead_code_elimination import is_trivially_dead
 
 from penstock.dialects.diagnostics import UserError
-from penstock.dialects.machine import FORK, REGISTERS, ProcessorOp, find_target
-from penstock.dialects.mem import BufferOp, SlotOp, scope_of
-from penstock.dialects.upstream.scf import ForallOp
+from penstock.dialects.machine import FORK, ProcessorOp, find_target
+from penstock.dialects.upstream.scf import THREADS, ForallOp
 from penstock.passes.analysis.effects import is_computed
 from penstock.passes.analysis.kernels import host_functions, machine_of
 from penstock.passes.analysis.loop_dependences import NestMemory, calls_by_name
-from penstock.passes.analysis.loops import THREADS, iteration_count, trip_count
+from penstock.passes.analysis.loops import trip_count
 from penstock.passes.analysis.work import host_cycles
 from penstock.passes.loop.sliced_ops import SlicedOp, dims_of_slices, loop_over_slices
 from penstock.passes.planning.thread_shares import ENOUGH, largest_share, strips
-from penstock.passes.schedule.loop_nests import body_of, iteration_of
+from penstock.passes.schedule.loop_nests import body_of
 from penstock.passes.schedule.primitives.parallel import parallel
 from penstock.passes.schedule.primitives.split import split
-from penstock.passes.schedule.rings import ring_of
-
-_Buffer = BufferOp | memref.AllocOp | memref.AllocaOp
+from penstock.passes.schedule.rings import give_slots, is_own
 
 
 @dataclass(frozen=True)
@@ -101,7 +97,7 @@ class _Kernel:
                 together = trips * (trip_count(inner) or 1)
                 ways.append((largest_share(together, self.threads) / together * ENOUGH, lambda: self._parallel(nest)))
             ways = [*sorted(ways, key=lambda way: way[0]), in_strips]
-            if trips > 2 * self.threads and any(_is_own(op) for op in loop.walk()):
+            if trips > 2 * self.threads and any(is_own(op) for op in loop.walk()):
                 # Each strip has a copy of the buffers.
                 ways.insert(0, in_strips)
             cycles = host_cycles(loop, self.processor)
@@ -142,25 +138,7 @@ class _Kernel:
     def _finish(self, forall: ForallOp) -> None:
         """Say how many threads there are, and give each iteration its own buffers."""
         forall.attributes[THREADS] = IntegerAttr(self.threads, i64)
-        made = [op for op in forall.walk() if _is_own(op)]
-        count = iteration_count(forall)
-        assert count is not None
-        if not made:
-            return
-        start = Builder(InsertPoint.at_start(forall.region.block))
-        turn = iteration_of(forall, forall.indices, start)
-        for op in made:
-            assert isinstance(op, _Buffer)
-            ring = Builder(InsertPoint.before(forall)).insert(ring_of(op, count, None))
-            slot = SlotOp(ring.ring, turn)
-            slot.location = op.location
-            slot.memref.name_hint = op.memref.name_hint
-            Rewriter.replace_op(op, slot)
-
-
-def _is_own(op: Operation) -> bool:
-    """Whether an op makes a buffer in the memory that threads share."""
-    return isinstance(op, _Buffer) and scope_of(op.memref.type) != REGISTERS
+        give_slots(forall)
 
 
 def _runs(block: Block) -> Iterator[list[Operation]]:

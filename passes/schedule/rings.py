@@ -15,14 +15,16 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UserError, location_of
-from penstock.dialects.machine import TargetOp
+from penstock.dialects.machine import REGISTERS, TargetOp
 from penstock.dialects.mem import BufferOp, CopyOp, RingOp, SlotOp, element_bytes, memref_of, scope_of, span_in_bytes
+from penstock.dialects.upstream.scf import ForallOp
 from penstock.passes.analysis.kernels import depths_of
-from penstock.passes.analysis.loops import constant_of, iterations, trip_count
+from penstock.passes.analysis.loops import constant_of, iteration_count, iterations, trip_count
 from penstock.passes.analysis.memory.storage import overwrites, reads_and_writes, uses_through
 from penstock.passes.analysis.units import performer
 from penstock.passes.index_builder import erase_unused
 from penstock.passes.planning.tile_problem import COMPUTED_SLOTS
+from penstock.passes.schedule.loop_nests import iteration_of
 from penstock.passes.schedule.scope_offsets import NoRoom
 
 
@@ -177,6 +179,30 @@ def ring_of(buffer: BufferOp | memref.AllocOp | memref.AllocaOp, depth: int, tar
     hint = buffer.memref.name_hint
     ring.ring.name_hint = f"{hint}_ring" if hint else None
     return ring
+
+
+def is_own(op: Operation) -> bool:
+    """Whether an op makes a buffer in the memory that threads share."""
+    return isinstance(op, BufferOp | memref.AllocOp | memref.AllocaOp) and scope_of(op.memref.type) != REGISTERS
+
+
+def give_slots(forall: ForallOp) -> None:
+    """Make of the buffers of an iteration slots of rings, one for each iteration of a loop with constant bounds."""
+    made, count = [op for op in forall.walk() if is_own(op)], iteration_count(forall)
+    assert count is not None
+    start = Builder(InsertPoint.at_start(forall.region.block))
+    turn = iteration_of(forall, forall.indices, start) if made else None
+    for op in made:
+        assert isinstance(op, BufferOp | memref.AllocOp | memref.AllocaOp)
+        assert turn is not None
+        for use in list(op.memref.uses):
+            if isinstance(use.operation, memref.DeallocOp):
+                Rewriter.erase_op(use.operation)
+        ring = Builder(InsertPoint.before(forall)).insert(ring_of(op, count, None))
+        slot = SlotOp(ring.ring, turn)
+        slot.location = op.location
+        slot.memref.name_hint = op.memref.name_hint
+        Rewriter.replace_op(op, slot)
 
 
 def rotate(

@@ -41,7 +41,8 @@ def tile_on_host(kernel: func.FuncOp, target: TargetOp, rank: int, schedule: Sch
     kernel that has loops already each of its contractions, with the fill of its sums. What only moves elements from one
     order of the dims to another goes by tiles of a few lines of the caches.
 
-    The tiles of a contraction are those that are modelled to take the least time but for `rank` others.
+    The tiles of a contraction are those that are modelled to take the least time but for `rank` others; below 0 it is
+    left whole, and the lowering to C chooses its loops.
     """
     if has_own_tiles(kernel):
         if states_scopes(kernel):
@@ -82,6 +83,9 @@ def _tile(anchor: GenericOp, fused: Sequence[GenericOp], target: TargetOp, rank:
     """Cut a contraction, with those of some ops that are computed inside its tiles."""
     fused = tiled_with(anchor, fused)
     if (domain := domain_of(anchor)) is None:
+        return
+    if rank < 0:
+        schedule.tile(schedule.handles([anchor])[0], [0] * len(domain.extents))
         return
     if (found := vector_product_of(anchor, target)) is not None:
         _tile_vector_product([anchor, *fused], domain, *found, target, schedule, rank)

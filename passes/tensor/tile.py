@@ -47,7 +47,7 @@ class TilePass(ModulePass):
     `tiling`, with the cycles that it is modelled to take. Tiles may take all of a scope; `reserve` leaves a share
     of those free that are filled from off chip and emptied there, so that `mem-promote` finds room. Raises
     UserError for a share that is not from 0 to below 1, for a depth that is neither "auto" nor from 1, for a rank below
-    0, for a tiler or a kernel that there is not, and for a plan that is not valid. See `schedule.tile` for an example.
+    -1, for a tiler or a kernel that there is not, and for a plan that is not valid. See `schedule.tile` for an example.
     """
 
     name = "tile"
@@ -68,7 +68,10 @@ class TilePass(ModulePass):
     """The tiler (`passes/planning/tilers/registry`); by default the one that `assign-devices` has asked."""
 
     rank: int = 0
-    """On such a host: how many tiles of a contraction are passed over that are modelled to take less time."""
+    """
+    On such a host: how many tiles of a contraction are passed over that are modelled to take less time; -1 leaves it
+    whole, to the loops that the lowering to C chooses.
+    """
 
     PARTS: ClassVar = {"tiler": find_tiler}
     """What finds the part that an option names."""
@@ -79,8 +82,8 @@ class TilePass(ModulePass):
         depth = None if isinstance(self.depth, str) else self.depth
         if not 0 <= self.reserve < 1:
             raise UserError(f"tile: a reserve of {self.reserve} is no share from 0 to below 1")
-        if self.rank < 0:
-            raise UserError(f"tile: a rank of {self.rank} is no number from 0")
+        if self.rank < -1:
+            raise UserError(f"tile: a rank of {self.rank} is no number from -1")
         require_kernels(ctx, op, START)
         require_kernel(op, self.kernel, self.sizes)
         target, processor = machine_of(op), processor_of(op)

@@ -111,7 +111,9 @@ class _Team:
         self.points = points
         self._iterations: dict[Point, Iteration] = {}
         if self._schedule.finds_races:
-            self._iterations = dict(zip(points, self._schedule.races.fork([*map(_title, points)]), strict=True))
+            self._iterations = dict(
+                zip(points, self._schedule.races.fork([*map(_title, points)], execution.memory.instances), strict=True)
+            )
 
     def in_order(self) -> Iterator[Point]:
         """The iterations as they are taken, each while it is the one that runs."""

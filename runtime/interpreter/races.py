@@ -67,6 +67,8 @@ class Iteration:
     unit: int
     before: Clock
     """What was complete when it began, or when it last left a barrier."""
+    made: int
+    """The instances of buffers that there were when it began: later ones that it sees are its own."""
     phase: int = 0
     """How many barriers it has left."""
 
@@ -145,12 +147,12 @@ class Races:
 
     # iterations
 
-    def fork(self, titles: Sequence[str]) -> list[Iteration]:
-        """Iterations that begin here, and run at once."""
+    def fork(self, titles: Sequence[str], made: int) -> list[Iteration]:
+        """Iterations that begin here, where so many instances of buffers have been made, and run at once."""
         outer = self.iteration
         before = self._host if outer is None else with_command(outer.before, outer.unit, outer.phase)
         first = self._number(len(titles))
-        return [Iteration(title, first + number, before) for number, title in enumerate(titles)]
+        return [Iteration(title, first + number, before, made) for number, title in enumerate(titles)]
 
     def meet(self, iterations: Sequence[Iteration]) -> None:
         """All iterations of a loop have come to the same barrier, and leave it."""
@@ -174,10 +176,10 @@ class Races:
         by = self.iteration
         assert by is not None
         for touch in reads:
-            if not _is_private(touch):
+            if not _is_private(touch, by):
                 self._reads(_Access(op, by, touch, by.unit, by.phase), by.before)
         for touch in writes:
-            if not _is_private(touch):
+            if not _is_private(touch, by):
                 self._writes(_Access(op, by, touch, by.unit, by.phase), by.before)
 
     # accesses
@@ -232,10 +234,18 @@ class Races:
         )
 
 
-def _is_private(touch: Touch) -> bool:
-    """Whether each iteration has what is touched to itself: registers."""
-    type = touch.value.type
-    return isa(type, MemRefType) and scope_of(type) == REGISTERS
+def _instance_in_registers(touch: Touch) -> int | None:
+    """The instance of a buffer in registers that is touched; None for other memory."""
+    memory, type = touch.memref, touch.value.type
+    if isinstance(memory, TaggedBuffer) and isa(type, MemRefType) and scope_of(type) == REGISTERS:
+        return memory.tag
+    return None
+
+
+def _is_private(touch: Touch, by: Iteration) -> bool:
+    """Whether an iteration has what is touched to itself: registers that it made a buffer of."""
+    instance = _instance_in_registers(touch)
+    return instance is not None and instance >= by.made
 
 
 def _completed(iterations: Sequence[Iteration]) -> Clock:
@@ -294,7 +304,7 @@ class Shadow:
     """The states of all bytes that are touched, since all were last forgotten."""
 
     def __init__(self) -> None:
-        self._pieces: dict[int, _ShadowMemory] = {}
+        self._pieces: dict[tuple[int, int | None], _ShadowMemory] = {}
         self._clean = 0
         """States with a number up to this one are older than the last barrier: the byte has not been accessed since."""
         self._known: list[State] = [(NO_WRITER, frozenset())]
@@ -331,7 +341,8 @@ class Shadow:
 
     def _piece(self, touch: Touch, part: Array) -> _ShadowMemory:
         owner = _memory_of(touch)
-        key = id(owner)
+        # Each instance in registers has those of one iteration, so the same bytes of two of them are not the same.
+        key = id(owner), _instance_in_registers(touch)
         piece = self._pieces.get(key)
         if piece is None:
             whole, unit = part, part.itemsize

@@ -181,6 +181,11 @@ class ScopeMemory:
                 for offset in op.slot_offsets():
                     self._measure(op, op.slot_type, offset)
 
+    @property
+    def instances(self) -> int:
+        """How many instances of buffers have been made, which is the tag of the next one."""
+        return len(self._owners)
+
     def _measure(self, op: Operation, type: MemRefType[Attribute], offset: int) -> None:
         scope = mem.scope_of(type)
         size = dtype_of(type.element_type, op).itemsize

@@ -8,8 +8,7 @@ from in_c import needs_compiler
 from random_models import random_model
 
 import penstock
-from penstock.dialects.upstream.scf import ForallOp
-from penstock.passes.analysis.loops import THREADS
+from penstock.dialects.upstream.scf import THREADS, ForallOp
 from penstock.runtime.engine import Engine
 from penstock.runtime.interpreter import read_order
 

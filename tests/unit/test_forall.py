@@ -469,3 +469,53 @@ def test_no_memory_takes_the_address_of_one_whose_accesses_are_known() -> None:
         shadow.visit(Touch(buffer, None, value), lambda state: state, one_state=True)
         del scope, buffer
     assert all(each() is not None for each in gone)
+
+
+ROWS_IN_REGISTERS = """
+func.func @f(%x: memref<6x8xf32>, %y: memref<6x8xf32>) {{
+  {outside}
+  scf.forall (%i) in (6) {{
+    {inside}
+    %xs = memref.subview %x[%i, 0] [1, 8] [1, 1] : memref<6x8xf32> to memref<8xf32, strided<[1], offset: ?>>
+    %ys = memref.subview %y[%i, 0] [1, 8] [1, 1] : memref<6x8xf32> to memref<8xf32, strided<[1], offset: ?>>
+    {nested}
+  }}
+  func.return
+}}
+"""
+COPIES = """mem.copy %xs to %b : memref<8xf32, strided<[1], offset: ?>> to memref<8xf32, "registers">
+    mem.copy %b to %ys : memref<8xf32, "registers"> to memref<8xf32, strided<[1], offset: ?>>"""
+HALVES = """scf.forall (%j) = (0) to (8) step (4) {
+      %xh = memref.subview %xs[%j] [4] [1]
+          : memref<8xf32, strided<[1], offset: ?>> to memref<4xf32, strided<[1], offset: ?>>
+      %yh = memref.subview %ys[%j] [4] [1]
+          : memref<8xf32, strided<[1], offset: ?>> to memref<4xf32, strided<[1], offset: ?>>
+      %h = memref.subview %b[AT] [4] [1]
+          : memref<8xf32, "registers"> to memref<4xf32, strided<[1], offset: ?>, "registers">
+      mem.copy %xh to %h
+          : memref<4xf32, strided<[1], offset: ?>> to memref<4xf32, strided<[1], offset: ?>, "registers">
+      mem.copy %h to %yh
+          : memref<4xf32, strided<[1], offset: ?>, "registers"> to memref<4xf32, strided<[1], offset: ?>>
+    }"""
+SHARED_HALF = HALVES.replace("AT", "%c0")
+"""Both halves of a row at once, in one place."""
+OWN_HALVES = HALVES.replace("AT", "%j")
+
+
+@pytest.mark.parametrize("place", ["mem.buffer", "mem.buffer at 0", "memref.alloc()", "memref.alloca()"])
+@pytest.mark.parametrize("nested", [COPIES, OWN_HALVES, SHARED_HALF])
+def test_registers_are_those_of_the_iteration_that_made_the_buffer(place: str, nested: str) -> None:
+    """An iteration may use what it made, whatever the others do at that place; one that all share is a race."""
+    buffer = f'%b = {place} : memref<8xf32, "registers">'
+    zero = "%c0 = arith.constant 0 : index"
+    x, y = floats(6, 8), np.zeros((6, 8), np.float32)
+    own = verified(ROWS_IN_REGISTERS.format(outside=zero, inside=buffer, nested=nested), "host-avx2")
+    hoisted = verified(ROWS_IN_REGISTERS.format(outside=f"{zero}\n  {buffer}", inside="", nested=nested), "host-avx2")
+    if nested == SHARED_HALF:
+        with pytest.raises(UserError, match="data race"):
+            run(own, x, y, order="alap")
+    else:
+        run(own, x, y, order="alap")
+        np.testing.assert_array_equal(y, x)
+    with pytest.raises(UserError, match="data race"):
+        run(hoisted, x, y, order="alap")

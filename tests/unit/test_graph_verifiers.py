@@ -53,6 +53,14 @@ REFUSED = [
         f"graph.conv %g, %z {PLAIN} group 2 : (!g, !z) -> tensor<1x5x5x5xf32>",
         "5 output channels do not divide into 2 groups",
     ),
+    (
+        f'graph.conv %n, %k {PLAIN} group 2 layout "NHWC4c" filters "HWOI4i4o" : (!n, !k) -> !n',
+        "groups of 4 and 6 channels do not divide into blocks of 4",
+    ),
+    (
+        f'graph.conv %g, %w {PLAIN} group 2 layout "NHWC" filters "HWOI" : (!g, !w) -> !y',
+        "the filters of 2 groups of channels are in a layout of their own only where channels have blocks",
+    ),
     (f"graph.conv %g, %w {PLAIN} group 0 : (!g, !w) -> !y", "group is 0, must be at least 1"),
     (f"graph.conv %g, %w, %v {PLAIN} : (!g, !w, !v) -> !y", "the bias must have the shape 6, found tensor<4xf32>"),
     (f"graph.conv %g, %x {PLAIN} : (!g, !x) -> !y", "filters tensor<2x3xf32> of rank 2 do not match"),
@@ -140,6 +148,8 @@ ALIASES = {
     "w": "tensor<6x4x3x3xf32>",
     "z": "tensor<5x2x1x1xf32>",
     "y": "tensor<1x6x3x3xf32>",
+    "n": "tensor<1x5x5x2x4xf32>",
+    "k": "tensor<3x3x3x1x4x4xf32>",
 }
 PRELUDE = "".join(f"!{name} = {text}\n" for name, text in ALIASES.items())
 ARGUMENTS = ", ".join(f"%{name}: !{name}" for name in ALIASES)

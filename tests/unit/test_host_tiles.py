@@ -155,6 +155,28 @@ def test_the_columns_of_a_constant_factor_are_packed() -> None:
     assert "scratch" not in source.source, "nothing is packed at run time"
 
 
+def test_filters_of_groups_are_packed_where_blocks_divide_them_and_others_are_padded() -> None:
+    values = np.random.default_rng(1)
+    weights: Weights = {
+        "w": (values.standard_normal((96, 32, 3, 3)) * 0.05).astype(np.float32),
+        "b": (values.standard_normal(96) * 0.05).astype(np.float32),
+        "v": (values.standard_normal((44, 96, 1, 1)) * 0.05).astype(np.float32),
+        "u": (values.standard_normal((44, 11, 3, 3)) * 0.05).astype(np.float32),
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["c"], group=2, strides=[2, 1], pads=[1, 0, 1, 1]),
+        helper.make_node("Conv", ["c", "v"], ["d"]),
+        helper.make_node("Relu", ["d"], ["r"]),
+        # Groups of 11 channels: no block divides them.
+        helper.make_node("Conv", ["r", "u"], ["y"], group=4),
+    ]
+    shape = (2, 64, 9, 10)
+    engine = check(model(nodes, shape, weights), shape, "host-avx2", "groups")
+    layouts = [name for name in engine.ctx.weights if "layout_transform" in name]
+    shapes = {tuple(engine.ctx.weights[name].shape) for name in layouts}
+    assert {(6, 3, 3, 2, 16, 16), (3, 1, 1, 6, 16, 16)} <= shapes
+
+
 def test_sums_are_local_variables_and_multiply_adds_are_fused() -> None:
     shape, weights = (1, 16, 12, 12), {"w": np.ones((32, 16, 3, 3), np.float32)}
     nodes = [helper.make_node("Conv", ["x", "w"], ["c"], pads=[1] * 4), helper.make_node("Relu", ["c"], ["y"])]

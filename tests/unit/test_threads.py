@@ -20,12 +20,12 @@ from xdsl.dialects.builtin import ModuleOp
 
 import penstock
 from penstock.dialects.context import make_context
-from penstock.dialects.diagnostics import UserError
+from penstock.dialects.diagnostics import InputWarning, UserError
 from penstock.lowering.from_text import SourceText, parse_text
 from penstock.passes.analysis.thread_safety import prove_threads
 from penstock.passes.planning.thread_shares import Strips, largest_share, strips
 from penstock.passes.toolchain import find_compiler
-from penstock.runtime.engine import Engine
+from penstock.runtime.engine import Backend, Engine
 from penstock.runtime.interpreter import read_order
 from penstock.runtime.native import load_native
 from penstock.runtime.pass_manager import read_pipeline, run_passes
@@ -269,6 +269,84 @@ def test_iterations_have_buffers_of_their_own(size: int) -> None:
     assert native.threads == 3
     for _ in range(50):
         np.testing.assert_array_equal(native.run([x])[0], x)
+
+
+GIVEN = """func.func @main(%x: memref<64x5xf32> {{graph.name = "x"}}, %y: memref<64x5xf32> {{graph.output = "y"}}) {{
+  {loop} {{
+    %b = memref.alloc() : memref<5xf32>
+    %xs = memref.subview %x[%i, 0] [1, 5] [1, 1] : memref<64x5xf32> to memref<5xf32, strided<[1], offset: ?>>
+    %ys = memref.subview %y[%i, 0] [1, 5] [1, 1] : memref<64x5xf32> to memref<5xf32, strided<[1], offset: ?>>
+    mem.copy %xs to %b : memref<5xf32, strided<[1], offset: ?>> to memref<5xf32>
+    {barrier}
+    mem.copy %b to %ys : memref<5xf32> to memref<5xf32, strided<[1], offset: ?>>
+    memref.dealloc %b : memref<5xf32>
+  }} {attributes}
+  func.return
+}}"""
+"""Rows that are copied through a buffer of each iteration."""
+
+
+@pytest.mark.parametrize("machine", [None, "host-avx2"])
+def test_loops_of_text_that_is_given_keep_their_threads(tmp_path: Path, machine: str | None) -> None:
+    needs_compiler()
+    text = GIVEN.format(loop="scf.forall (%i) in (64)", barrier="", attributes="{threads = 3 : i64}")
+    (tmp_path / "given.mlir").write_text(text)
+    engine = penstock.compile(tmp_path / "given.mlir", machine)
+    assert isinstance(engine, Engine)
+    assert engine.threads == 3
+    x = np.random.default_rng(0).random((64, 5), np.float32)
+    for _ in range(50):
+        np.testing.assert_array_equal(engine.run([x])[0], x)
+    # What the compiler wrote is such a text.
+    (tmp_path / "again.mlir").write_text(str(engine.module))
+    again = penstock.compile(tmp_path / "again.mlir")
+    assert isinstance(again, Engine)
+    assert again.threads == 3
+    np.testing.assert_array_equal(again.run([x])[0], x)
+
+
+def test_what_keeps_a_loop_from_its_threads_is_said() -> None:
+    text = GIVEN.format(loop="scf.forall (%i) in (64)", barrier="gpu.barrier", attributes="{threads = 3 : i64}")
+    with pytest.warns(InputWarning, match=r"one after the other, without threads: gpu\.barrier is in it"):
+        assert "scf.forall" not in passed(text, "forall-to-for")
+
+
+def test_a_loop_with_calls_runs_in_order(tmp_path: Path) -> None:
+    """What is not known of them is not refused: nothing of such a loop runs in threads."""
+    kernel = GIVEN.format(
+        loop="scf.forall (%i) in (64)", barrier="func.call @g() : () -> ()", attributes="{threads = 3}"
+    )
+    (tmp_path / "given.mlir").write_text(kernel + "\nfunc.func private @g() { func.return }")
+    with pytest.warns(InputWarning, match=r"without threads: func\.call is in it"):
+        engine = penstock.compile(tmp_path / "given.mlir", backend="llvm")
+    assert isinstance(engine, Engine)
+    x = np.random.default_rng(0).random((64, 5), np.float32)
+    np.testing.assert_array_equal(engine.run([x])[0], x)
+
+
+def test_a_buffer_that_an_iteration_frees_is_its_own() -> None:
+    loop = "%c0 = arith.constant 0 : index %c1 = arith.constant 1 : index %n = arith.constant 64 : index"
+    text = GIVEN.format(loop=f"{loop} scf.for %i = %c0 to %n step %c1", barrier="", attributes="")
+    parallel = passed(text, "parallelize{threads=2 fork_cycles=0}")
+    assert "mem.ring 2" in parallel
+    assert "memref.dealloc" not in parallel
+    assert "threads = 2" in parallel
+    # One that all of them free is not.
+    alloc = "    %b = memref.alloc() : memref<5xf32>\n"
+    hoisted = text.replace(alloc, "").replace(loop, alloc + loop)
+    assert "threads" not in passed(hoisted, "parallelize{threads=2 fork_cycles=0}")
+
+
+@pytest.mark.parametrize("backend", ["native", "llvm", "interpreter"])
+def test_a_loop_without_dims_has_one_iteration(backend: Backend) -> None:
+    text = """func.func @main(%x: memref<4xf32> {graph.name = "x"}, %y: memref<4xf32> {graph.output = "y"}) {
+      scf.forall () in () {
+        mem.copy %x to %y : memref<4xf32> to memref<4xf32>
+      } {threads = 2 : i64}
+      func.return
+    }"""
+    x = np.arange(4, dtype=np.float32)
+    np.testing.assert_array_equal(Engine(parsed(text), make_context(), None, backend).run([x])[0], x)
 
 
 def test_strips() -> None:

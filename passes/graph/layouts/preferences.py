@@ -174,22 +174,22 @@ class Preferences:
             scopes = [spec.scope for spec in found.intrinsic.operand_specs()]
             ends = scopes[found.activations], scopes[-1]
             return {each: overhead(op, each.images, ends, self._target) for each in layouts}
-        if isinstance(op, graph.ConvOp) and blockable:
+        if isinstance(op, graph.ConvOp):
             outputs, inputs = tensor_of(op.w).get_shape()[:2]
-            if (packed := self._packed(op, outputs, inputs)) is not None:
+            if (packed := self._packed(op, outputs, inputs, op.group.value.data)) is not None:
                 return {packed: 0}
         if isinstance(op, graph.ConvOp) and self._host is not None and op.group.value.data > 1:
             # Vectors of columns serve as well as those of channels, and both are had without a change of layout.
             return {CHANNELS_LAST: 0, CHANNELS_FIRST: WINDOW * moved_bytes(op)}
         return {CHANNELS_LAST: 0}
 
-    def _packed(self, op: ContractionOp, outputs: int, inputs: int) -> Preference | None:
+    def _packed(self, op: ContractionOp, outputs: int, inputs: int, groups: int = 1) -> Preference | None:
         """
         Filters, or the second factor of a product, in the order in which the host's registers read them: as many output
         channels, or columns, as two vectors hold, or one, beside each other. Images and rows keep their channels last,
-        which are blocks as well where those divide them.
+        which are blocks as well where those divide them. Groups of channels are not padded.
         """
-        if any(each.elements == element_types(op) for each in self._vector_products):
+        if groups == 1 and any(each.elements == element_types(op) for each in self._vector_products):
             return self._grouped(op, outputs, inputs)
         host = self._host
         if host is None or (unit := vector_unit(host, *op.operand_types[:2], op.result.type)) is None:
@@ -199,8 +199,8 @@ class Preferences:
         if isinstance(op, graph.GemmOp | graph.MatmulOp) and prod(tensor_of(op.result).get_shape()[:-1]) == 1:
             # A matrix that one row is multiplied by is read once, as it lies.
             return None
-        # What is no product is not padded.
-        most = unit.packing if isinstance(op, graph.GemmOp | graph.MatmulOp) else 1
+        most = unit.packing if groups == 1 else 1
+        outputs //= groups
         choices: list[tuple[Fraction, int]] = []
         for vectors in (2, 1):
             block = vectors * unit.lanes

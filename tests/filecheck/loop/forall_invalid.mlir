@@ -100,3 +100,39 @@ func.func @f(%t: tensor<4xf32>) {
   }) : (tensor<4xf32>) -> tensor<8xf32>
   func.return
 }
+
+// -----
+
+func.func @f() {
+  // expected-error @+1 {{has threads = "two", and a program has from 1 to 1024 threads}}
+  scf.forall (%i) in (4) {
+  } {threads = "two"}
+  func.return
+}
+
+// -----
+
+func.func @f() {
+  // expected-error @+1 {{has threads = -3 : i64, and a program has from 1 to 1024 threads}}
+  scf.forall (%i) in (4) {
+  } {threads = -3 : i64}
+  func.return
+}
+
+// -----
+
+func.func @f() {
+  // expected-error @+1 {{has threads = 0 : i64, and a program has from 1 to 1024 threads}}
+  scf.forall (%i) in (4) {
+  } {threads = 0 : i64}
+  func.return
+}
+
+// -----
+
+func.func @f() {
+  // expected-error @+1 {{has threads = 1025 : i64, and a program has from 1 to 1024 threads}}
+  scf.forall (%i) in (4) {
+  } {threads = 1025 : i64}
+  func.return
+}

@@ -191,17 +191,27 @@ def both_levels(function_of: FunctionOf, arrays: list[Array], build: Callable[..
     return before
 
 
-@pytest.mark.parametrize(("layout", "filters"), BLOCKED)
+@pytest.mark.parametrize(
+    ("layout", "filters", "group"), [*((*each, 1) for each in BLOCKED), *((*each, 2) for each in BLOCKED[:3])]
+)
 @pytest.mark.parametrize(("spatial", "biased"), [((6, 5), True), ((7,), False), ((3, 4, 2), True)])
 def test_a_convolution_on_blocks_is_that_on_channels(
-    function_of: FunctionOf, interpret: Interpret, layout: str, filters: str, spatial: tuple[int, ...], biased: bool
+    function_of: FunctionOf,
+    interpret: Interpret,
+    layout: str,
+    filters: str,
+    group: int,
+    spatial: tuple[int, ...],
+    biased: bool,
 ) -> None:
     rng = np.random.default_rng(1)
     rank = len(spatial)
-    x = rng.integers(-100, 100, (2, 5, *spatial)).astype(np.int8)
-    w = rng.integers(-100, 100, (18, 5, *([3, 2, 1][:rank]))).astype(np.int8)
-    b = rng.integers(-100, 100, 18).astype(np.int32)
-    given = {"strides": [2, 1, 1][:rank], "pads": [1] * rank + [0] * rank, "accumulator": i32}
+    # Blocks divide the channels of groups.
+    inputs, outputs = (5, 18) if group == 1 else (32, 64)
+    x = rng.integers(-100, 100, (2, inputs, *spatial)).astype(np.int8)
+    w = rng.integers(-100, 100, (outputs, inputs // group, *([3, 2, 1][:rank]))).astype(np.int8)
+    b = rng.integers(-100, 100, outputs).astype(np.int32)
+    given = {"group": group, "strides": [2, 1, 1][:rank], "pads": [1] * rank + [0] * rank, "accumulator": i32}
     plain = interpret([x, w, b] if biased else [x, w], graph.ConvOp, **given)
 
     images = layout_of_rank(layout, rank + 2 + ("c" in layout))
@@ -248,7 +258,7 @@ X = TensorType(i8, [1, 4, 4, 2, 16])
         ("HWOI8o16i", [3, 3, 2, 2, 8, 16], {}, "blocks of channels are of one size in both"),
         ("HWOI16o16i", [3, 3, 1, 3, 16, 16], {}, "32 input channels do not match 48 in the filters"),
         ("HWOI16o16i", [3, 3, 1, 2, 16, 8], {}, "blocks of 16 elements of I, not of 8"),
-        ("HWOI16o16i", [3, 3, 2, 1, 16, 16], {"group": 2}, "2 groups of channels"),
+        ("HWOI16o16i", [3, 3, 3, 1, 16, 16], {"group": 2}, "groups of 16 and 24 channels do not divide into blocks"),
         ("HWNI16n16i", [3, 3, 2, 1, 16, 16], {}, "the layout of filters has O, I and the spatial"),
     ],
 )
