@@ -34,9 +34,10 @@ def has_llvm() -> bool:
 class JitLibrary:
     """Functions in memory, which stay there as long as this lives."""
 
-    def __init__(self, tracker: Any, compiler: Any):
+    def __init__(self, tracker: Any, compiler: Any, names: tuple[str, ...]):
         self._tracker = tracker
         self._compiler = compiler
+        self._names = names
 
     def __del__(self) -> None:
         # Before the compiler, which may have no other user any more.
@@ -44,6 +45,11 @@ class JitLibrary:
 
     def __getitem__(self, name: str) -> Any:
         return ctypes.CFUNCTYPE(None)(self._tracker[name])
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self._names:
+            raise AttributeError(name)
+        return self[name]
 
 
 class _Jit:
@@ -92,7 +98,7 @@ class _Jit:
             builder = self._llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
             for name in names:
                 builder.export_symbol(name)
-            return JitLibrary(builder.link(self._jit, f"penstock{next(self._numbers)}"), self._jit)
+            return JitLibrary(builder.link(self._jit, f"penstock{next(self._numbers)}"), self._jit, names)
 
 
 @cache
@@ -108,9 +114,8 @@ def load_source(source: LlvmSource) -> NativeModule:
     Raises UserError without llvmlite, and where this CPU lacks what LLVM calls a function for, such as conversions of
     f16.
     """
-    names = (source.run_symbol, source.size_symbol)
     try:
-        return NativeModule(source, jit().link(source.text, names))
+        return NativeModule(source, jit().link(source.text, source.symbols))
     except RuntimeError as error:
         raise UserError(f"LLVM does not compile the program for this CPU: {error}") from None
 

@@ -153,7 +153,10 @@ class NativeModule:
         if hasattr(library, f"{interface.name}_start"):
             self._start, self._stop = library[f"{interface.name}_start"], library[f"{interface.name}_stop"]
             self._start.argtypes, self._stop.argtypes = [ctypes.c_void_p, ctypes.c_int], [ctypes.c_void_p]
-            self.threads = int(library[f"{interface.name}_threads"]())
+            self._start.restype = ctypes.c_int
+            count = library[f"{interface.name}_threads"]
+            count.restype = ctypes.c_int
+            self.threads = int(count())
         self._own: NativeContext | None = None
 
     def new_context(self, threads: int | None = None) -> NativeContext:

@@ -76,7 +76,7 @@ def write_program(
         about |= {"backend": "llvm"}
     if source is not None:
         about |= {"arena_bytes": source.arena_bytes, "scope_bytes": dict(source.scope_bytes)}
-    if isinstance(source, CSource) and source.threads > 1:
+    if source is not None and source.threads > 1:
         about |= {"threads": source.threads}
     weights = {name: ctx.weights[name] for name in names}
     write_plan(file, about, signature, weights, arguments, text, code)

@@ -1,14 +1,12 @@
-"""How intrinsics write their operands and dims."""
+"""How intrinsics write their operands and dims: lists of names, each with what is said of it."""
 
 from __future__ import annotations
 
-from xdsl.dialects.builtin import (
-    I64,
-    ArrayAttr,
-    DenseArrayBase,
-    StringAttr,
-    i64,
-)
+from abc import abstractmethod
+from typing import ClassVar
+
+from xdsl.dialects.builtin import I64, ArrayAttr, DenseArrayBase, StringAttr, i64
+from xdsl.ir import Attribute
 from xdsl.irdl import IRDLOperation
 from xdsl.irdl.declarative_assembly_format import (
     AttributeVariable,
@@ -24,74 +22,77 @@ from xdsl.utils.hints import isa
 from penstock.dialects.machine.part import DENSE
 
 
-def _strings(variable: AttributeVariable, op: IRDLOperation) -> list[str]:
-    attr = variable.get(op)
-    assert isa(attr, ArrayAttr[StringAttr])
-    return [name.data for name in attr]
+class _NamedList(CustomDirective):
+    """Names, and an attribute for each, in two arrays of the operation."""
+
+    DELIMITER: ClassVar[Parser.Delimiter]
+    names: AttributeVariable
+    values: AttributeVariable
+
+    @abstractmethod
+    def parse_value(self, parser: Parser) -> Attribute:
+        """What follows a name."""
+
+    @abstractmethod
+    def text_of(self, value: Attribute) -> str:
+        """The same, with what separates it from the name."""
+
+    def parse(self, parser: Parser, state: ParsingState) -> None:
+        pairs = parser.parse_comma_separated_list(
+            self.DELIMITER, lambda: (StringAttr(parser.parse_identifier()), self.parse_value(parser))
+        )
+        self.names.set(state, ArrayAttr(name for name, _ in pairs))
+        self.values.set(state, ArrayAttr(value for _, value in pairs))
+
+    def print(self, printer: Printer, state: PrintingState, op: IRDLOperation) -> None:
+        state.print_whitespace(printer)
+        names, values = self.names.get(op), self.values.get(op)
+        assert isa(names, ArrayAttr[StringAttr])
+        assert isa(values, ArrayAttr)
+        texts = [f"{name.data}{self.text_of(value)}" for name, value in zip(names, values, strict=True)]
+        brackets = self.DELIMITER.value
+        assert brackets is not None
+        with printer.delimited(*brackets):
+            printer.print_list(texts, printer.print_string)
 
 
 @irdl_custom_directive
-class OperandList(CustomDirective):
+class OperandList(_NamedList):
     """`[a row, b granule, acc]`: the name of each operand and the strides it permits, `dense` where none is said."""
 
+    DELIMITER: ClassVar[Parser.Delimiter] = Parser.Delimiter.SQUARE
     names: AttributeVariable
-    strides: AttributeVariable
+    values: AttributeVariable
 
-    @staticmethod
-    def _parse_operand(parser: Parser) -> tuple[StringAttr, StringAttr]:
-        name = parser.parse_identifier()
-        strides = parser.parse_optional_identifier() or DENSE
-        return StringAttr(name), StringAttr(strides)
+    def parse_value(self, parser: Parser) -> Attribute:
+        return StringAttr(parser.parse_optional_identifier() or DENSE)
 
-    def parse(self, parser: Parser, state: ParsingState) -> None:
-        operands = parser.parse_comma_separated_list(Parser.Delimiter.SQUARE, lambda: self._parse_operand(parser))
-        self.names.set(state, ArrayAttr(name for name, _ in operands))
-        self.strides.set(state, ArrayAttr(strides for _, strides in operands))
-
-    def print(self, printer: Printer, state: PrintingState, op: IRDLOperation) -> None:
-        state.print_whitespace(printer)
-        pairs = zip(_strings(self.names, op), _strings(self.strides, op), strict=True)
-        texts = [name if strides == DENSE else f"{name} {strides}" for name, strides in pairs]
-        with printer.in_square_brackets():
-            printer.print_list(texts, printer.print_string)
+    def text_of(self, value: Attribute) -> str:
+        assert isinstance(value, StringAttr)
+        return "" if value.data == DENSE else f" {value.data}"
 
 
 @irdl_custom_directive
-class DimList(CustomDirective):
+class DimList(_NamedList):
     """`{m = 1, n = [1, 4], k = ?}`: each dim of the loops with its exact extent, its range, or any extent."""
 
-    dims: AttributeVariable
-    shape: AttributeVariable
+    DELIMITER: ClassVar[Parser.Delimiter] = Parser.Delimiter.BRACES
+    names: AttributeVariable
+    values: AttributeVariable
 
-    @staticmethod
-    def _parse_dim(parser: Parser) -> tuple[StringAttr, DenseArrayBase]:
-        name = parser.parse_identifier()
+    def parse_value(self, parser: Parser) -> Attribute:
         parser.parse_punctuation("=")
         if parser.parse_optional_punctuation("?"):
-            extents: list[int] = []
-        else:
-            listed = parser.parse_optional_comma_separated_list(Parser.Delimiter.SQUARE, parser.parse_integer)
-            extents = [parser.parse_integer()] if listed is None else listed
-        return StringAttr(name), DenseArrayBase.from_list(i64, extents)
+            return DenseArrayBase.from_list(i64, [])
+        listed = parser.parse_optional_comma_separated_list(Parser.Delimiter.SQUARE, parser.parse_integer)
+        return DenseArrayBase.from_list(i64, [parser.parse_integer()] if listed is None else listed)
 
-    def parse(self, parser: Parser, state: ParsingState) -> None:
-        dims = parser.parse_comma_separated_list(Parser.Delimiter.BRACES, lambda: self._parse_dim(parser))
-        self.dims.set(state, ArrayAttr(name for name, _ in dims))
-        self.shape.set(state, ArrayAttr(extents for _, extents in dims))
-
-    def print(self, printer: Printer, state: PrintingState, op: IRDLOperation) -> None:
-        state.print_whitespace(printer)
-        shape = self.shape.get(op)
-        assert isa(shape, ArrayAttr[DenseArrayBase[I64]])
-        texts: list[str] = []
-        for name, extents in zip(_strings(self.dims, op), shape, strict=True):
-            values = [str(value) for value in extents.iter_values()]
-            match values:
-                case []:
-                    texts.append(f"{name} = ?")
-                case [value]:
-                    texts.append(f"{name} = {value}")
-                case _:
-                    texts.append(f"{name} = [{', '.join(values)}]")
-        with printer.in_braces():
-            printer.print_list(texts, printer.print_string)
+    def text_of(self, value: Attribute) -> str:
+        assert isa(value, DenseArrayBase[I64])
+        match [str(extent) for extent in value.iter_values()]:
+            case []:
+                return " = ?"
+            case [extent]:
+                return f" = {extent}"
+            case extents:
+                return f" = [{', '.join(extents)}]"

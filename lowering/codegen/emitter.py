@@ -23,7 +23,7 @@ from xdsl.ir.affine import AffineBinaryOpKind
 
 from penstock.dialects.accel import TokenType
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
-from penstock.dialects.machine import TargetOp
+from penstock.dialects.machine import REGISTERS, TargetOp
 from penstock.dialects.mem import RingType, ScopedAllocation, memref_of, scope_of
 from penstock.dialects.upstream.scf import InParallelOp
 from penstock.lowering.codegen.text import Expr, Names, Size
@@ -33,8 +33,19 @@ from penstock.passes.analysis.vector_products import VectorProduct
 _TERMINATORS = (scf.YieldOp, scf.ConditionOp, scf.ReduceOp, InParallelOp, func.ReturnOp)
 """What ends a block: the op around it knows what to do with its operands."""
 
-VECTOR_BYTES = 32
+VECTOR_BYTES, VECTOR_REGISTERS = 32, 16
 """Of the CPU where no machine says it; CPUs with shorter vectors take several."""
+
+COUNTERS = {
+    "transfers": "commands of DMA engines",
+    "bytes_in": "moved from off chip, inside the windows",
+    "bytes_out": "moved off chip, inside the windows",
+    "bytes_on_chip": "moved between scopes",
+    "commands": "commands of intrinsics",
+    "macs": "multiply-accumulates of intrinsics",
+    "host_macs": "multiply-accumulates of structured ops on the host",
+}
+"""The counters of a context, which it begins with, 8 bytes each, and what they count."""
 
 Terms = Sequence[tuple[Size, Size]]
 """Products, of which an offset is the sum."""
@@ -79,8 +90,10 @@ class Program:
     """The machine; None for the host alone."""
     functions: dict[str, func.FuncOp]
     """`@main` and what it calls, by symbol."""
+    names: Names
+    """The names that its text has for functions and globals."""
     symbols: dict[str, str]
-    """The name of each function and each global in the text."""
+    """The name of each function and each global."""
     globals: dict[str, GlobalOp]
     """The constants of the module, by symbol."""
     written: dict[str, frozenset[int]]
@@ -103,6 +116,12 @@ class Program:
         """Bytes of the vectors of the processor that it is made for."""
         processor = self.target.processor() if self.target is not None else None
         return (processor.vector_bytes if processor is not None else None) or VECTOR_BYTES
+
+    @property
+    def vector_registers(self) -> int:
+        """How many of them the processor has."""
+        registers = None if self.target is None else self.target.scopes().get(REGISTERS)
+        return VECTOR_REGISTERS if registers is None else registers.size_bytes // self.vector_bytes
 
     def reserve_scratch(self, size: int) -> None:
         """Make the scratch memory at least `size` bytes."""
@@ -161,6 +180,8 @@ class Emitter:
     """The function, as the module calls it."""
     values: dict[SSAValue, Expr | View]
     """What every SSA value is so far."""
+    parts: list[str]
+    """The functions that run iterations of its parallel loops."""
 
     # values
 
@@ -394,8 +415,8 @@ class Emitter:
 
     # parallel loops
 
-    def part(self) -> Emitter:
-        """What emits the function that runs iterations of a parallel loop of this one."""
+    def part(self, name: str) -> Emitter:
+        """What emits the function of that name, which runs iterations of a parallel loop of this one."""
         raise NotImplementedError
 
     def iterations(self, body: Callable[[Size], None]) -> None:
@@ -406,8 +427,8 @@ class Emitter:
         """What has been written of the function."""
         raise NotImplementedError
 
-    def run_parallel(self, part: Emitter, given: Sequence[Captured], count: int) -> None:
-        """Let the threads call the function, with what it is given, until `count` iterations have run."""
+    def run_parallel(self, part: Emitter, name: str, given: Sequence[Captured], count: int) -> None:
+        """Let the threads call the function of a name, with what it is given, until `count` iterations have run."""
         raise NotImplementedError
 
     def restricted_arguments(self) -> frozenset[int]:

@@ -25,7 +25,9 @@ def emit_forall(emitter: Emitter, op: ForallOp) -> None:
     bounds = forall_iterations(op)
     assert bounds is not None
     emitter.program.threads = max(emitter.program.threads, threads_of(op))
-    part = emitter.part()
+    kernel = emitter.program.symbols[emitter.symbol]
+    name = emitter.program.names.hinted(f"{kernel}_loop{len(emitter.parts)}", ("_part", "_given"))
+    part = emitter.part(name)
     captured = _captured(emitter, part, op)
 
     def iteration(number: Size) -> None:
@@ -35,7 +37,7 @@ def emit_forall(emitter: Emitter, op: ForallOp) -> None:
     part.iterations(iteration)
     body = part.written()
     given = [each for each in captured if re.search(rf"{re.escape(each.name)}\b", body)]
-    emitter.run_parallel(part, given, prod(trips for _, _, trips in bounds))
+    emitter.run_parallel(part, name, given, prod(trips for _, _, trips in bounds))
 
 
 def _captured(emitter: Emitter, part: Emitter, op: ForallOp) -> list[Captured]:

@@ -16,14 +16,18 @@ MOST_NODES = 3
 _MOST_CHARACTERS = 56
 
 
+def program_names(name: str) -> Names:
+    """The names of a program that is called `name`, which has taken those of its entry."""
+    return Names([f"{name}_{each}" for each in ("run", "ctx", "counters", "context_size", *THREADS)])
+
+
 def function_names(
-    name: str, entry: str, functions: Mapping[str, func.FuncOp], others: Iterable[str]
+    names: Names, name: str, entry: str, functions: Mapping[str, func.FuncOp], others: Iterable[str]
 ) -> dict[str, str]:
     """
-    The C names, which begin with `name`, of functions and of `others`, by symbol: that of a kernel is made of the names
+    The names, which begin with `name`, of functions and of `others`, by symbol: that of a kernel is made of the names
     of its nodes, in program order, and of its symbol where the text has no names.
     """
-    names = Names([f"{name}_{each}" for each in ("run", "ctx", "counters", "context_size", *THREADS)])
     found: dict[str, str] = {}
     for symbol, function in functions.items():
         nodes = [] if symbol == entry else _nodes(function)

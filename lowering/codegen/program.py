@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from xdsl.dialects import func, memref
@@ -17,7 +17,7 @@ from penstock.dialects.mem import RingOp, ScopedAllocation, memref_of
 from penstock.dialects.upstream.scf import ForallOp
 from penstock.lowering.codegen.aliasing import data_flows, restricted_arguments
 from penstock.lowering.codegen.emitter import Program, unsupported
-from penstock.lowering.codegen.naming import function_names
+from penstock.lowering.codegen.naming import function_names, program_names
 from penstock.lowering.codegen.types import CType, c_type
 from penstock.passes.loop.forall_to_for import run_in_order
 
@@ -53,6 +53,34 @@ class Roles:
     inputs: tuple[CParameter, ...]
     weights: tuple[CParameter, ...]
     outputs: tuple[CParameter, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """What a caller knows of a program, whatever language its text is in."""
+
+    name: str
+    """What all its names begin with."""
+    inputs: tuple[CParameter, ...]
+    """What `<name>_run` takes, in order."""
+    weights: tuple[CParameter, ...]
+    """The weights, in the order in which they are passed."""
+    outputs: tuple[CParameter, ...]
+    """What `<name>_run` writes, in order."""
+    arena_bytes: int
+    """Bytes for the off-chip intermediates."""
+    scope_bytes: Mapping[str, int]
+    """For each scope the bytes that the plan uses."""
+    threads: int
+    """The most threads that a context uses; with more than one it is started before it runs, and stopped."""
+
+    @property
+    def run_symbol(self) -> str:
+        return f"{self.name}_run"
+
+    @property
+    def size_symbol(self) -> str:
+        return f"{self.name}_context_size"
 
 
 def _roles(entry: func.FuncOp) -> Roles:
@@ -100,10 +128,11 @@ def read_program(
     roles = _roles(entry)
     target = find_target(module)
     globals_ = {op.sym_name.data: op for op in module.body.block.ops if isinstance(op, memref.GlobalOp)}
-    symbols = function_names(name, ENTRY, functions, globals_)
+    names = program_names(name)
+    symbols = function_names(names, name, ENTRY, functions, globals_)
     flows = data_flows(functions)
     written = {symbol: flow.summary.writes for symbol, flow in flows.items()}
-    program = Program(target, functions, symbols, globals_, written, restricted_arguments(flows, ENTRY))
+    program = Program(target, functions, names, symbols, globals_, written, restricted_arguments(flows, ENTRY))
     _check_inputs(entry, roles, program.written[ENTRY])
     _place(program)
     return program, roles

@@ -47,9 +47,9 @@ class Names:
         self._taken = set(taken)
         self._counts: dict[str, int] = {}
 
-    def hinted(self, hint: str) -> str:
-        """A name close to `hint`, which may be any text."""
-        return self._unique(identifier(hint))
+    def hinted(self, hint: str, endings: Sequence[str] = ()) -> str:
+        """A name close to `hint`, which may be any text; with one of `endings` after it, it is taken as well."""
+        return self._unique(identifier(hint), ("", *endings))
 
     def fresh(self, letter: str) -> str:
         """The next name made of a letter and a number."""
@@ -60,12 +60,12 @@ class Names:
                 self._taken.add(name)
                 return name
 
-    def _unique(self, name: str) -> str:
+    def _unique(self, name: str, endings: Sequence[str]) -> str:
         candidate, count = name, 1
-        while candidate in self._taken:
+        while not self._taken.isdisjoint(f"{candidate}{ending}" for ending in endings):
             count += 1
             candidate = f"{name}_{count}"
-        self._taken.add(candidate)
+        self._taken.update(f"{candidate}{ending}" for ending in endings)
         return candidate
 
 

@@ -96,7 +96,8 @@ class _CBlocks(Blocks[FunctionEmitter]):
         self.emitter.program.helpers.update(vector.helper for vector in self._vector.used_in(self.structured.body))
         args = [(number, arg) for number, arg in enumerate(self.structured.body.args) if arg.uses]
         values: dict[SSAValue, Expr] = {arg: self._vector_value(number) for number, arg in args}
-        return self._vector.results(self.structured.body, values, self.emitter.scalar)
+        found = self._vector.results(self.structured.body, values, self.emitter.scalar)
+        return found if len(found) == 1 else [self.emitter.hold(self._vector.name, each, "v") for each in found]
 
     def _vector_value(self, number: int) -> Expr:
         """The vector of an operand that begins at the current point."""

@@ -71,16 +71,20 @@ class FunctionEmitter(Emitter):
         self.writer.line(f"const {self.ctype(value).value} {name} = {expr.text};")
         self.values[value] = Expr(name, is_atom=True)
 
-    def held(self, ctype: CType, expr: Expr, *, letter: str = "s") -> Expr:
+    def held(self, ctype: CType, expr: Expr) -> Expr:
+        return self.hold(ctype.value, expr, "s")
+
+    def hold(self, type: str, expr: Expr, letter: str) -> Expr:
+        """A variable of a type of C that holds an expression."""
         name = self.names.fresh(letter)
-        self.writer.line(f"const {ctype.value} {name} = {expr.text};")
+        self.writer.line(f"const {type} {name} = {expr.text};")
         return Expr(name, is_atom=True)
 
     def yielded(self, values: Sequence[SSAValue]) -> list[Expr]:
         found = [self.scalar(value) for value in values]
         if len(found) == 1:
             return found
-        return [self.held(self.ctype(value), expr, letter="v") for value, expr in zip(values, found, strict=True)]
+        return [self.hold(self.ctype(value).value, expr, "v") for value, expr in zip(values, found, strict=True)]
 
     # types
 
@@ -317,8 +321,7 @@ class FunctionEmitter(Emitter):
 
     # parallel loops
 
-    def part(self) -> FunctionEmitter:
-        name = f"{self.program.symbols[self.symbol]}_loop{len(self.parts)}"
+    def part(self, name: str) -> FunctionEmitter:
         taken = [*self.program.symbols.values(), name, "own", "given", "all", "first", "last", "n"]
         return FunctionEmitter(
             self.program,
@@ -348,8 +351,8 @@ class FunctionEmitter(Emitter):
     def restricted_arguments(self) -> frozenset[int]:
         return self.program.restricted[self.symbol] if self.own == "ctx" else frozenset()
 
-    def run_parallel(self, part: Emitter, given: Sequence[Captured], count: int) -> None:
-        name, prefix = f"{self.program.symbols[self.symbol]}_loop{len(self.parts)}", self.prefix
+    def run_parallel(self, part: Emitter, name: str, given: Sequence[Captured], count: int) -> None:
+        prefix = self.prefix
         self.parts.append(_part(prefix, name, [(self._declaration(each), each) for each in given], part.written()))
         with self.writer.block():
             if given:

@@ -29,6 +29,7 @@ typedef struct {name}_own {{
 typedef struct {name}_pool {{
   int threads; /* the caller's included */
   int spins;   /* how often a thread looks before it sleeps */
+  int is_started;
   pid_t process;
   {name}_part *part;
   const void *given;
@@ -180,6 +181,7 @@ int {name}_start({name}_ctx *ctx, int threads) {{
     pthread_mutex_destroy(&pool->lock);
     return fault;
   }}
+  pool->is_started = 1;
   int started = 1;
   while (fault == 0 && started < threads) {{
     atomic_init(&ctx->own[started].taken, 0);
@@ -197,7 +199,8 @@ void {name}_stop({name}_ctx *ctx) {{
   {name}_pool *const pool = &ctx->pool;
   const int threads = pool->threads;
   pool->threads = 1;
-  if (threads == 1 || pool->process != getpid()) return;
+  if (!pool->is_started || pool->process != getpid()) return;
+  pool->is_started = 0;
   atomic_store(&pool->stops, 1);
   pen_begin(pool);
   for (int number = 1; number < threads; ++number) pthread_join(pool->workers[number - 1], NULL);

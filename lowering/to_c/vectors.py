@@ -191,7 +191,8 @@ def vector_type(target: TargetOp | None, element: CType) -> VectorType | None:
     processor = None if target is None else target.processor()
     if processor is None or processor.vector is None or element.name not in ("f32", "f64", "i32"):
         return None
-    return VectorType(element, processor.vector_bytes // element.size)
+    lanes = processor.vector_bytes // element.size
+    return VectorType(element, lanes) if lanes > 1 else None
 
 
 def is_vectorizable(body: Block) -> bool:
@@ -232,6 +233,11 @@ _HELPERS = """\
 #elif !defined(PENSTOCK_X86_AVX)
 #define PENSTOCK_X86_AVX(INSTRUCTION, OTHER) (OTHER)
 #endif
+#if !defined(PENSTOCK_SHUFFLES) && defined(__has_builtin)
+#if __has_builtin(__builtin_shufflevector)
+#define PENSTOCK_SHUFFLES
+#endif
+#endif
 #ifndef __GNUC__
 #error "the sums of tiles are vectors of GCC and Clang: compile for the machine \\"host\\" instead"
 #endif
@@ -240,7 +246,7 @@ typedef {T} pen_part_{N} __attribute__((vector_size({PART}), aligned({SIZE}), ma
 static inline pen_{N} pen_splat_{N}({T} a) {{ return (pen_{N}){{{COPIES}}}; }}
 /* Every second element, up to the last one and not beyond: of two loads in each 16 bytes, the even and the odd ones. */
 static inline pen_{N} pen_every_second_{N}(const {T} *a) {{
-#if defined(__has_builtin) && __has_builtin(__builtin_shufflevector)
+#if defined(PENSTOCK_SHUFFLES)
   const pen_{N} even = {EVEN}, odd = {ODD};
   return __builtin_shufflevector(even, odd, {CHOSEN});
 #else
@@ -284,9 +290,7 @@ static inline pen_{N} pen_round_even_{N}(pen_{N} a) {{
 #endif
 }}
 static inline pen_{N} pen_fma_{N}(pen_{N} a, pen_{N} b, pen_{N} c) {{
-#if defined({FEATURE})
-  return {BUILTIN};
-#elif defined(__clang__)
+{FMA} defined(__clang__)
   return __builtin_elementwise_fma(a, b, c);
 #else
   pen_{N} d;
@@ -320,7 +324,7 @@ def vector_helpers(key: str) -> str:
     elif width == 16:
         feature, builtin = "__FMA__", f"__builtin_ia32_vfmadd{suffix}(a, b, c)"
     elif width != 32:
-        feature, builtin = "PENSTOCK_NO_SUCH_VECTOR", "c"
+        feature = ""
     # The instructions give `b` where neither is larger, as the comparison does.
     one_of = "(((pen_bits_{0})a & ({1})) | ((pen_bits_{0})b & ~({1})))"
     both = [one_of.format(f"{element}x{count}", test) for test in ("a > b", "a < b")]
@@ -359,8 +363,8 @@ def vector_helpers(key: str) -> str:
         CHOSEN=", ".join(map(str, chosen)),
         ELEMENTS=", ".join(f"a[{2 * lane}]" for lane in range(count)),
         F="" if element == "f64" else "f",
-        FEATURE=feature,
-        BUILTIN=builtin,
+        FMA=f"#if defined({feature})\n  return {builtin};\n#elif" if feature else "#if",
+        FEATURE=feature or "PENSTOCK_NO_SUCH_VECTOR",
         LEAST=least,
         MOST=most,
         ROUND=rounded,

@@ -20,7 +20,7 @@ from penstock.lowering.codegen.nests import Blocks, InOrder
 from penstock.lowering.codegen.structured import Structured, plan_structured
 from penstock.lowering.codegen.text import Expr
 from penstock.lowering.codegen.types import CType
-from penstock.lowering.to_llvm.emitter import VECTOR_REGISTERS, LlvmEmitter
+from penstock.lowering.to_llvm.emitter import LlvmEmitter
 from penstock.lowering.to_llvm.scalar import is_vectorizable
 from penstock.lowering.to_llvm.small_floats import is_byte_float
 from penstock.lowering.to_llvm.types import memory_type, value_type
@@ -105,7 +105,7 @@ class _LlvmBlocks(Blocks[LlvmEmitter]):
         outputs = self.structured.outputs
         fitting: list[tuple[int, int, int]] = []
         for wide in range(1, lanes + 1):
-            high = min(rows, max(1, (VECTOR_REGISTERS - wide - 2) // (wide * outputs)))
+            high = min(rows, max(1, (self.emitter.program.vector_registers - wide - 2) // (wide * outputs)))
             pieces, across = ceil(rows / high), ceil(lanes / wide)
             fitting.append((pieces * across * (ceil(rows / pieces) + wide), ceil(rows / pieces), wide))
         # The fewest loads.
@@ -120,7 +120,7 @@ class _LlvmBlocks(Blocks[LlvmEmitter]):
         inputs, operands = self.structured.inputs, self.structured.operands
         outputs = range(inputs, len(operands))
         # Where sums take most registers, LLVM would load operands of several steps ahead, and spill.
-        may_unroll = 2 * len(units) <= VECTOR_REGISTERS
+        may_unroll = 2 * len(units) <= self.emitter.program.vector_registers
 
         def reduce(write: Callable[[Unit], None]) -> None:
             self.each(self.plan.sequential, lambda: self._written_out(units, write), may_unroll=may_unroll)
@@ -186,8 +186,7 @@ class _LlvmBlocks(Blocks[LlvmEmitter]):
 
     def _panel(self, ctype: CType) -> str:
         """A pointer to the first lane of the panel at the current point of the reduction."""
-        panel = self.asm.at("%ctx", "i8", self.emitter.layout.scratch)
-        return self.asm.at(panel, value_type(ctype), self.asm.sum_of(self.panel_terms()))
+        return self.asm.at(self.emitter.scratch(), value_type(ctype), self.asm.sum_of(self.panel_terms()))
 
     # elements
 

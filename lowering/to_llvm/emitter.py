@@ -14,25 +14,23 @@ from xdsl.ir.affine import AffineBinaryOpKind
 
 from penstock.dialects.diagnostics import location_of
 from penstock.dialects.machine import REGISTERS
-from penstock.dialects.mem import ScopedAllocation
-from penstock.lowering.codegen.emitter import Emitter, Language, Program, Terms, View
+from penstock.dialects.mem import RingType, ScopedAllocation
+from penstock.lowering.codegen.emitter import COUNTERS, Captured, Emitter, Language, Program, Terms, View
 from penstock.lowering.codegen.memory import global_values
-from penstock.lowering.codegen.text import Expr, Size, comment_text
+from penstock.lowering.codegen.text import Expr, Names, Size, comment_text
 from penstock.lowering.codegen.types import CType
 from penstock.lowering.to_llvm.lanes import Lanes
 from penstock.lowering.to_llvm.small_floats import from_storage, to_storage
 from penstock.lowering.to_llvm.text import Instructions
+from penstock.lowering.to_llvm.threads import OWN_BYTES
 from penstock.lowering.to_llvm.types import memory_type, splat, value_type, vector_of
 
-COUNTERS = ("transfers", "bytes_in", "bytes_out", "bytes_on_chip", "commands", "macs", "host_macs")
-"""The counters of a context, 8 bytes each, at its start."""
 FAULT_AT = 8 * len(COUNTERS)
 """Where the fault is in a context."""
+TAKEN = ("ctx", "weights", "inputs", "outputs", "entry")
+"""Names of parameters and blocks, which no value gets."""
 DIVIDED_BY_ZERO, OUTSIDE = 1, 2
 """The faults, as generated C counts them."""
-
-VECTOR_REGISTERS = 16
-"""Of the CPU where no machine says it."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +71,8 @@ class LlvmEmitter(Lanes, Emitter):
     """Where everything is in a context."""
     asm: Instructions
     """Where its instructions go."""
+    prefix: str
+    """What the names of the program begin with."""
     symbol: str
     """The function, as the module calls it."""
     values: dict[SSAValue, Expr | View] = field(default_factory=dict[SSAValue, "Expr | View"])
@@ -85,6 +85,10 @@ class LlvmEmitter(Lanes, Emitter):
     """What loops and branches carry."""
     ends: list[str] = field(default_factory=list[str])
     """The labels after the endless loops around."""
+    parts: list[str] = field(default_factory=list[str])
+    """The functions that run iterations of its parallel loops."""
+    own: str = "%ctx"
+    """The pointer to what a thread has to itself: counters and fault at its start, and scratch memory."""
 
     def __post_init__(self) -> None:
         self.names = self.asm.names
@@ -95,7 +99,8 @@ class LlvmEmitter(Lanes, Emitter):
         return f"%{super().name(value)}"
 
     def declare(self, value: SSAValue, expr: Expr) -> None:
-        self.bind(value, expr)
+        # Every instruction has a name.
+        self.bind(value, replace(expr, is_atom=True))
 
     def held(self, ctype: CType, expr: Expr) -> Expr:
         return expr
@@ -334,12 +339,44 @@ class LlvmEmitter(Lanes, Emitter):
             self.values[value] = Expr(text, is_atom=True) if kept.view is None else replace(kept.view, pointer=text)
 
     def call(self, symbol: str, operands: Sequence[SSAValue]) -> None:
-        self.asm.line(f"call void @{symbol}({', '.join(['ptr %ctx', *map(self.given, operands)])})")
+        given = [f"{self._type(operand)} {self.text(operand)}" for operand in operands]
+        self.asm.line(f"call void @{symbol}({', '.join(['ptr %ctx', *given])})")
 
-    def given(self, value: SSAValue) -> str:
-        """A value as the operand of a call, with its type."""
-        type = "ptr" if isinstance(self.values[value], View) else value_type(self.ctype(value))
-        return f"{type} {self.text(value)}"
+    # parallel loops
+
+    def part(self, name: str) -> LlvmEmitter:
+        asm = Instructions(self.asm.module, Names((*TAKEN, "own", "given", "first", "last")))
+        return LlvmEmitter(self.program, self.language, self.layout, asm, self.prefix, self.symbol, own="%own")
+
+    def iterations(self, body: Callable[[Size], None]) -> None:
+        self.loop("n", "%last", body, start="%first")
+
+    def written(self) -> str:
+        return self.asm.body()
+
+    def restricted_arguments(self) -> frozenset[int]:
+        return self.program.restricted[self.symbol] if self.own == "%ctx" else frozenset()
+
+    def new_name(self, letter: str) -> str:
+        return f"%{super().new_name(letter)}"
+
+    def digit(self, number: Size, inner: int, base: int | None) -> Size:
+        digit = number if inner == 1 else self.asm.value(f"sdiv i64 {number}, {inner}")
+        return digit if base is None else self.asm.value(f"srem i64 {digit}, {base}")
+
+    def run_parallel(self, part: Emitter, name: str, given: Sequence[Captured], count: int) -> None:
+        types = [self._type(each.value) for each in given]
+        self.parts.append(_part(name, list(zip(types, given, strict=True)), part.written()))
+        held = self.asm.local("i64", max(1, len(given)), align=8)
+        for number, (type, each) in enumerate(zip(types, given, strict=True)):
+            self.asm.line(f"store {type} {each.text}, ptr {self.asm.at(held, 'i64', number)}")
+        parallel = f"@{self.prefix}_parallel"
+        self.asm.line(f"call void {parallel}(ptr %ctx, ptr @{name}_part, ptr {held}, i64 {count})")
+
+    def _type(self, value: SSAValue) -> str:
+        """The type of a value: a memref, and the bytes of a ring, are pointers."""
+        is_pointer = isinstance(self.values[value], View) or isinstance(value.type, RingType)
+        return "ptr" if is_pointer else value_type(self.ctype(value))
 
     # the context
 
@@ -349,13 +386,17 @@ class LlvmEmitter(Lanes, Emitter):
 
     def count(self, counter: str, amount: Size) -> None:
         if amount != 0:
-            place = self.asm.at("%ctx", "i64", COUNTERS.index(counter))
+            place = self.asm.at(self.own, "i64", list(COUNTERS).index(counter))
             held = self.asm.load("i64", place, 8, is_of_context=True)
             self.asm.store("i64", self.asm.value(f"add i64 {held}, {amount}"), place, 8, is_of_context=True)
 
+    def scratch(self) -> str:
+        """A pointer to the scratch memory."""
+        return self.asm.at(self.own, "i8", self.layout.scratch if self.own == "%ctx" else OWN_BYTES)
+
     def fault_if(self, condition: str, fault: int) -> None:
         """Note a fault in the context, if there is one; scalars alone fault."""
-        place = self.asm.at("%ctx", "i8", FAULT_AT)
+        place = self.asm.at(self.own, "i8", FAULT_AT)
         held = self.asm.load("i32", place, 4, is_of_context=True)
         chosen = self.asm.value(f"select i1 {condition}, i32 {fault}, i32 {held}")
         self.asm.store("i32", chosen, place, 4, is_of_context=True)
@@ -372,3 +413,16 @@ def _definition(op: memref.GlobalOp, symbol: str) -> str:
     data = data * prod(op.type.get_shape()) if len(values) == 1 else data
     text = "".join(f"\\{byte:02X}" for byte in data or b"\0")
     return f'{symbol} = internal unnamed_addr constant [{max(1, len(data))} x i8] c"{text}", align 64'
+
+
+def _part(name: str, given: Sequence[tuple[str, Captured]], body: str) -> str:
+    """The function that runs some iterations, and the one that the threads call, which unpacks what it is given."""
+    common, limits = ["ptr %ctx", "ptr %own"], ["i64 %first", "i64 %last"]
+    parameters = [f"{type}{' noalias' if each.is_restricted else ''} {each.name}" for type, each in given]
+    lines = [f"define internal void @{name}({', '.join([*common, *parameters, *limits])}) #1 {{", body, "  ret void\n}"]
+    lines += ["", f"define internal void @{name}_part({', '.join([*common, 'ptr %given', *limits])}) #0 {{", "entry:"]
+    for number, (type, _) in enumerate(given):
+        lines.append(f"  %at.{number} = getelementptr i64, ptr %given, i64 {number}")
+        lines.append(f"  %given.{number} = load {type}, ptr %at.{number}, align 8")
+    passed = [f"{type} %given.{number}" for number, (type, _) in enumerate(given)]
+    return "\n".join([*lines, f"  call void @{name}({', '.join([*common, *passed, *limits])})", "  ret void\n}"])

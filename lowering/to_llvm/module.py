@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import IO, Any
 
 from xdsl.context import Context
@@ -15,21 +15,21 @@ from xdsl.utils.hints import isa
 from xdsl.utils.target import Target
 
 from penstock.lowering import codegen
-from penstock.lowering.codegen.emitter import Language, Program, unsupported, view_of_type
-from penstock.lowering.codegen.program import ENTRY, CParameter, Roles, read_program
+from penstock.lowering.codegen.emitter import COUNTERS, Language, Program, unsupported, view_of_type
+from penstock.lowering.codegen.program import ENTRY, Roles, Source, read_program
 from penstock.lowering.codegen.text import Expr, Names, identifier
 from penstock.lowering.to_llvm.blocks import emit_structured
-from penstock.lowering.to_llvm.emitter import COUNTERS, FAULT_AT, ContextLayout, LlvmEmitter
+from penstock.lowering.to_llvm.emitter import FAULT_AT, TAKEN, ContextLayout, LlvmEmitter
 from penstock.lowering.to_llvm.scalar import RULES, emit_scalar
 from penstock.lowering.to_llvm.text import Instructions, ModuleText
+from penstock.lowering.to_llvm.threads import OWN_BYTES, POOL_BYTES, pool_text
 from penstock.lowering.to_llvm.types import value_type
+from penstock.passes.analysis.loops import uses_threads
 
 EMITTERS: dict[type[Operation], Callable[[LlvmEmitter, Any], None]] = {}
 """Class of an op -> what writes its LLVM IR, where that is not what every language does. A plug-in may add its own."""
 LLVM = Language("LLVM IR", ChainMap(EMITTERS, codegen.EMITTERS), RULES, emit_scalar, emit_structured)
 
-_TAKEN = ("ctx", "weights", "inputs", "outputs", "entry")
-"""Names of parameters and blocks, which no value gets."""
 ALIGNMENT = 64
 """Bytes that each part of a context is aligned to."""
 
@@ -41,34 +41,20 @@ attributes #3 = {{ nobuiltin nounwind willreturn memory(none) }}
 """
 
 
-@dataclass(frozen=True)
-class LlvmSource:
+@dataclass(frozen=True, kw_only=True)
+class LlvmSource(Source):
     """A program in LLVM IR, for whatever CPU it is compiled for; its entry `<name>_run` is as that of `CSource`."""
 
-    name: str
-    """What all its names begin with."""
     text: str
     """All of it."""
-    inputs: tuple[CParameter, ...]
-    """What `<name>_run` takes, in order."""
-    weights: tuple[CParameter, ...]
-    """The weights, in the order in which they are passed."""
-    outputs: tuple[CParameter, ...]
-    """What `<name>_run` writes, in order."""
     context_bytes: int
     """Bytes of a context."""
-    arena_bytes: int
-    """Bytes for the off-chip intermediates."""
-    scope_bytes: Mapping[str, int] = field(default_factory=dict[str, int])
-    """For each scope the bytes that the plan uses."""
 
     @property
-    def run_symbol(self) -> str:
-        return f"{self.name}_run"
-
-    @property
-    def size_symbol(self) -> str:
-        return f"{self.name}_context_size"
+    def symbols(self) -> tuple[str, ...]:
+        """The functions that a caller uses."""
+        of_threads = ("threads", "start", "stop") if self.threads > 1 else ()
+        return (self.run_symbol, self.size_symbol, *(f"{self.name}_{each}" for each in of_threads))
 
 
 def emit_llvm(module: ModuleOp, *, name: str = ENTRY) -> LlvmSource:
@@ -80,16 +66,20 @@ def emit_llvm(module: ModuleOp, *, name: str = ENTRY) -> LlvmSource:
     for what it cannot hold.
     """
     name = name if name == ENTRY else identifier(name)
-    program, roles = read_program(module, name)
+    program, roles = read_program(module, name, but=uses_threads)
     layout = _layout(program)
     shared = ModuleText()
     functions = [
-        _function(program, layout, shared, symbol, function)
+        _function(program, layout, shared, name, symbol, function)
         for symbol, function in program.functions.items()
         if symbol != ENTRY
     ]
     entry = _entry(program, layout, shared, name, roles)
     size = layout.scratch + _padded(program.scratch)
+    if (threads := program.threads) > 1:
+        own, own_size = size + _padded(POOL_BYTES + 8 * threads), OWN_BYTES + _padded(program.scratch)
+        functions.append(pool_text(name, threads, size, own, own_size, FAULT_AT))
+        size = own + threads * own_size
     functions += [f"define i64 @{name}_context_size() #0 {{\nentry:\n  ret i64 {size}\n}}", entry]
     attributes = _ATTRIBUTES.format(bits=8 * program.vector_bytes)
     arena = program.scope_ends.pop("", 0)
@@ -100,7 +90,15 @@ def emit_llvm(module: ModuleOp, *, name: str = ENTRY) -> LlvmSource:
         shared.text(),
     ]
     return LlvmSource(
-        name, "\n\n".join(parts), roles.inputs, roles.weights, roles.outputs, size, arena, dict(program.scope_ends)
+        name=name,
+        text="\n\n".join(parts),
+        inputs=roles.inputs,
+        weights=roles.weights,
+        outputs=roles.outputs,
+        context_bytes=size,
+        arena_bytes=arena,
+        scope_bytes=dict(program.scope_ends),
+        threads=program.threads,
     )
 
 
@@ -129,32 +127,34 @@ def _layout(program: Program) -> ContextLayout:
     return ContextLayout(offsets, at)
 
 
-def _function(program: Program, layout: ContextLayout, shared: ModuleText, symbol: str, function: func.FuncOp) -> str:
+def _function(
+    program: Program, layout: ContextLayout, shared: ModuleText, name: str, symbol: str, function: func.FuncOp
+) -> str:
     """A function other than the entry."""
     if function.function_type.outputs.data:
         raise unsupported(
             function, f"@{symbol} returns a value", "below tensor level functions write through arguments"
         )
-    emitter = LlvmEmitter(program, LLVM, layout, Instructions(shared, Names(_TAKEN)), symbol)
+    emitter = LlvmEmitter(program, LLVM, layout, Instructions(shared, Names(TAKEN)), name, symbol)
     parameters = ["ptr %ctx"]
     for arg in function.body.block.args:
-        name = emitter.name(arg)
+        parameter = emitter.name(arg)
         if isa(arg.type, MemRefType):
             is_const = arg.index not in program.written[symbol]
-            emitter.values[arg] = view_of_type(arg, name, is_const=is_const)
+            emitter.values[arg] = view_of_type(arg, parameter, is_const=is_const)
             words = ["ptr", *(["noalias"] if arg.index in program.restricted[symbol] else [])]
-            parameters.append(" ".join([*words, *(["readonly"] if is_const else []), name]))
+            parameters.append(" ".join([*words, *(["readonly"] if is_const else []), parameter]))
         else:
-            emitter.bind(arg, Expr(name, is_atom=True))
-            parameters.append(f"{value_type(emitter.ctype(arg))} {name}")
+            emitter.bind(arg, Expr(parameter, is_atom=True))
+            parameters.append(f"{value_type(emitter.ctype(arg))} {parameter}")
     emitter.emit_block(function.body.block)
     emitter.asm.line("ret void")
     head = f"define internal void @{program.symbols[symbol]}({', '.join(parameters)}) #1"
-    return f"{head} {{\n{emitter.asm.body()}\n}}"
+    return "\n\n".join([*emitter.parts, f"{head} {{\n{emitter.asm.body()}\n}}"])
 
 
 def _entry(program: Program, layout: ContextLayout, shared: ModuleText, name: str, roles: Roles) -> str:
-    emitter = LlvmEmitter(program, LLVM, layout, Instructions(shared, Names(_TAKEN)), ENTRY)
+    emitter = LlvmEmitter(program, LLVM, layout, Instructions(shared, Names(TAKEN)), name, ENTRY)
     asm, block = emitter.asm, program.functions[ENTRY].body.block
     for arg, (role, place) in zip(block.args, roles.lists, strict=True):
         if arg.uses:
@@ -166,4 +166,5 @@ def _entry(program: Program, layout: ContextLayout, shared: ModuleText, name: st
     asm.store("i32", "0", fault, 4, is_of_context=True)
     emitter.emit_block(block)
     asm.line(f"ret i32 {asm.load('i32', fault, 4, is_of_context=True)}")
-    return f"define i32 @{name}_run(ptr %ctx, ptr %weights, ptr %inputs, ptr %outputs) #0 {{\n{asm.body()}\n}}"
+    head = f"define i32 @{name}_run(ptr %ctx, ptr %weights, ptr %inputs, ptr %outputs) #0"
+    return "\n\n".join([*emitter.parts, f"{head} {{\n{asm.body()}\n}}"])

@@ -11,6 +11,7 @@ import penstock
 from penstock.dialects.upstream.scf import THREADS, ForallOp
 from penstock.runtime.engine import Engine
 from penstock.runtime.interpreter import read_order
+from penstock.runtime.llvm import has_llvm
 
 
 def check(seed: int, machine: str | None) -> int:
@@ -25,6 +26,11 @@ def check(seed: int, machine: str | None) -> int:
         for _ in range(2):
             for ours, theirs in zip(engine.run([], inputs), expected, strict=True):
                 assert ours.tobytes() == theirs.tobytes(), f"seed {seed}, {machine}, {threads} threads"
+        if has_llvm():
+            by_llvm = Engine(engine.module.clone(), engine.ctx, engine.signature, "llvm")
+            assert by_llvm.threads == engine.threads
+            for ours, theirs in zip(by_llvm.run([], inputs), expected, strict=True):
+                assert ours.tobytes() == theirs.tobytes(), f"seed {seed}, {machine}, {threads} threads by LLVM"
         loops += sum(THREADS in op.attributes for op in engine.module.walk() if isinstance(op, ForallOp))
         interpreted = Engine(engine.module.clone(), engine.ctx, engine.signature, "interpreter")
         interpreted.interleaving = read_order(str(seed))

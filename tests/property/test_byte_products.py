@@ -100,9 +100,7 @@ def cases(draw: st.DrawFn) -> Case:
     kernel, signed = draw(st.sampled_from((1, 2, 3))), draw(st.tuples(st.booleans(), st.booleans()))
     groups = draw(st.sampled_from((1, 1, 1, 2, 48)))
     pad = st.integers(0, kernel - 1)
-    zeros = tuple(
-        draw(st.sampled_from((0, 5, -128, 127) if has_sign else (0, 5, 128, 255))) for has_sign in signed
-    )
+    zeros = tuple(draw(st.sampled_from((0, 5, -128, 127) if has_sign else (0, 5, 128, 255))) for has_sign in signed)
     return Case(
         channels=draw(st.sampled_from((3, 4, 8, 12, 20, 64))) if groups == 1 else 48,
         filters=draw(st.sampled_from((5, 8, 16, 24, 32, 48, 80))) if groups == 1 else 48,

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from in_c import agrees_by_llvm
+from in_c import agree, agrees_by_llvm
 from numpy.typing import NDArray
+from programs import verified
 from sampling import examples
 from xdsl.parser import Parser
 
@@ -228,3 +229,57 @@ def test_random_windows_have_the_elements_of_the_interpreter(data: st.DataObject
     theirs = run_module(module, arrays, WeightStore(), ordered=True)
     for left, right in zip(ours, theirs, strict=True):
         np.testing.assert_array_equal(left, right)
+
+
+@st.composite
+def register_programs(draw: st.DrawFn) -> tuple[str, list[tuple[int, ...]]]:
+    """An op on one or two buffers in the vector registers, and the shapes of its input and of the first values."""
+    rows, lanes, depth = draw(st.integers(1, 3)), draw(st.sampled_from([4, 5, 8, 16, 24])), draw(st.integers(1, 3))
+    outputs, stride = draw(st.integers(1, 2)), draw(st.sampled_from([0, 1, 2]))
+    type = draw(st.sampled_from(["f32", "f64"]))
+    size, shape = 8 if type == "f64" else 4, (rows, lanes)
+    column = {0: "0", 1: "j", 2: "j * 2"}[stride]
+    given = (depth, rows, stride * (lanes - 1) + 1)
+    held = memref(shape, type).replace(">", ', "registers">')
+    names = [f"%r{number}" for number in range(outputs)]
+    maps = ", ".join([f"affine_map<(i, j, k) -> (k, i, {column})>", *["affine_map<(i, j, k) -> (i, j)>"] * outputs])
+    steps = {
+        1: [f"%n0 = arith.{{}} %b0, %a : {type}"],
+        2: [f"%n0 = arith.{{}} %b0, %a : {type}", f"%n1 = arith.{{}} %b1, %b0 : {type}"],
+    }[outputs]
+    body = "\n".join(step.format(draw(st.sampled_from(["addf", "subf", "maximumf"]))) for step in steps)
+    arguments = [f'%x: {memref(given, type)} {{graph.name = "x"}}']
+    arguments += [f'%s{each}: {memref(shape, type)} {{graph.name = "s{each}"}}' for each in range(outputs)]
+    arguments += [f'%o{each}: {memref(shape, type)} {{graph.output = "o{each}"}}' for each in range(outputs)]
+    span = -(-rows * lanes * size // 32) * 32
+    before = [f"{name} = mem.buffer at {number * span} : {held}" for number, name in enumerate(names)]
+    before += [f"mem.copy %s{each} to {name} : {memref(shape, type)} to {held}" for each, name in enumerate(names)]
+    after = [f"mem.copy {name} to %o{each} : {held} to {memref(shape, type)}" for each, name in enumerate(names)]
+    listed = ", ".join(f"%n{each}" for each in range(outputs))
+    args = ", ".join([f"%a: {type}", *(f"%b{each}: {type}" for each in range(outputs))])
+    kinds = '["parallel", "parallel", "reduction"]'
+    first = "\n".join(before)
+    last = "\n".join(after)
+    text = f"""func.func @main({", ".join(arguments)}) {{
+      {first}
+      linalg.generic {{indexing_maps = [{maps}], iterator_types = {kinds}}}
+          ins(%x : {memref(given, type)}) outs({", ".join(names)} : {", ".join([held] * outputs)}) {{
+        ^bb0({args}):
+          {body}
+          linalg.yield {listed} : {", ".join([type] * outputs)}
+      }}
+      {last}
+      func.return
+    }}"""
+    return text, [given, *[shape] * outputs]
+
+
+@examples(16)
+@given(register_programs(), st.sampled_from(["host-avx2", "host-avx512"]))
+def test_random_ops_on_registers_have_the_bits_of_the_interpreter(
+    program: tuple[str, list[tuple[int, ...]]], machine: str
+) -> None:
+    text, shapes = program
+    rng, dtype = np.random.default_rng(0), np.float64 if "f64" in text else np.float32
+    arrays = [rng.standard_normal(shape).astype(dtype) for shape in shapes]
+    agree(verified(text, machine), arrays)
