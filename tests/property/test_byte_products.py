@@ -123,8 +123,8 @@ def test_convolutions_of_bytes_are_those_of_the_interpreter(case: Case) -> None:
     (found,) = penstock.compile(model, MACHINE)(x)
     (expected,) = penstock.compile(model, backend="interpreter")(x)
     assert np.array_equal(found, expected)
-    # Elsewhere onnxruntime adds products in 16 bits, which saturate; and it has not all pairs of signs.
-    if not case.signed[1] or "avx512_vnni" not in (cpu_features() or ()):
+    # Elsewhere onnxruntime adds products in 16 bits, which saturate; and it has few pairs of signs.
+    if case.signed != (False, True) or "avx512_vnni" not in (cpu_features() or ()):
         return
     session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     (witness,) = session.run(None, {"x": x})
