@@ -74,7 +74,7 @@ class _CBlocks(Blocks[FunctionEmitter]):
             return None
         if self.plan.sequential and any(self.view(number).scope != REGISTERS for number in outputs):
             return None
-        vector = vector_type(self.emitter.program.target, self.view(held[-1]).ctype)
+        vector = vector_type(self.emitter.program.target, self.view(held[-1]).ctype, lanes.size)
         if vector is None:
             return None
         read = [number for number in range(structured.inputs) if structured.operands[number].is_read]
