@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from xdsl.dialects import func, memref
 from xdsl.dialects.builtin import MemRefType, ModuleOp
@@ -35,11 +35,11 @@ class CParameter:
     """Its extents."""
     ctype: CType
     """The type of its elements."""
+    dtype: DType = field(init=False, compare=False)
+    """The NumPy type of its elements, which every call asks for; integers are signless and count as signed."""
 
-    @property
-    def dtype(self) -> DType:
-        """The NumPy type of its elements; integers are signless and count as signed."""
-        return self.ctype.dtype()
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", self.ctype.dtype())
 
     def __str__(self) -> str:
         return f"{self.name}: {'x'.join(map(str, self.shape)) or 'scalar'} {self.ctype.name}"

@@ -20,6 +20,7 @@ from penstock.lowering.codegen.text import Expr
 from penstock.lowering.codegen.types import CType, attribute_number
 from penstock.lowering.to_c.emitter import FunctionEmitter
 from penstock.lowering.to_c.literals import literal
+from penstock.passes.analysis.index import stays_in_range
 
 Rule = Callable[[FunctionEmitter, Any], Expr]
 
@@ -128,8 +129,7 @@ def _integer_infix(symbol: str, on_bool: str) -> Rule:
         left, right = emitter.operands(op)
         if ctype.is_bool:
             return Expr(f"{left.atom} {on_bool} {right.atom}")
-        if isinstance(op.results[0].type, IndexType):
-            # Indices are sizes and offsets: they do not overflow.
+        if isinstance(op.results[0].type, IndexType) and stays_in_range(op.results[0]):
             return Expr(f"{left.atom} {symbol} {right.atom}")
         if ctype.bits < 32:
             return Expr(f"({ctype.value})({left.atom} {symbol} {right.atom})")
