@@ -145,8 +145,8 @@ class AccelToIssuesPass(ModulePass):
 
     Requires the accel level, and a machine whose file spells its commands. Guaranteed: kernels of the machine hold
     `accel.issue`, each of which is one command of a block that the machine permits, loops, and index arithmetic; no
-    memref in a scope is left. A dim whose stride is not what a command `requires` is taken one index at a time. Zeros are
-    not written where the command that adds to all of them next can overwrite, by a spelling with `{earlier}`. What
+    memref in a scope is left. A dim whose stride is not what a command `requires` is taken one index at a time. Zeros
+    are not written where the command that adds to all of them next can overwrite, by a spelling with `{earlier}`. What
     keeps commands in order is the machine, as `order` of its `[code]` says, or what was there before: barriers, or
     queues. Raises UserError, located, for what the machine does not spell.
 
