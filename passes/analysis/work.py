@@ -1,20 +1,22 @@
-"""What the host has for its ops, and how long they take, roughly: to tell loops that are worth several threads."""
+"""What the host has for its ops, how they walk their operands, and how long they take, roughly."""
 
 from __future__ import annotations
 
 from math import prod
 
-from xdsl.dialects import arith, scf
-from xdsl.dialects.builtin import IntegerType, MemRefType, TensorType
+from xdsl.dialects import arith, scf, tensor
+from xdsl.dialects.builtin import DYNAMIC_INDEX, IntegerType, MemRefType, TensorType
 from xdsl.dialects.linalg.ops import GenericOp
-from xdsl.ir import Attribute, Operation
+from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.traits import IsTerminator
 from xdsl.utils.hints import isa
 
 from penstock.dialects.machine import REGISTERS, ProcessorOp, TargetOp, ints_of
 from penstock.dialects.mem import CopyOp, element_bytes, scope_of
+from penstock.passes.analysis.access import linear_form
 from penstock.passes.analysis.loops import trip_count
-from penstock.passes.planning.register_blocks import LINE, VectorUnit
+from penstock.passes.analysis.strides import contiguous_strides
+from penstock.passes.planning.register_blocks import LINE, Domain, VectorUnit
 
 _VECTOR_BYTES = 16
 """Of a processor that says nothing of its vectors."""
@@ -56,6 +58,31 @@ def vector_unit(target: TargetOp, *operands: Attribute) -> VectorUnit | None:
 def _is_narrower(element: Attribute, than: Attribute) -> bool:
     """Whether an integer type has fewer bits than another one."""
     return isa(element, IntegerType) and isa(than, IntegerType) and element.width.data < than.width.data
+
+
+def domain_of(generic: GenericOp) -> Domain | None:
+    """The domain of a structured op on static tensors; None where one of its operands is a scalar."""
+    strides: list[tuple[int, ...]] = []
+    for value, index_map in zip(generic.operands, generic.indexing_maps, strict=True):
+        if not isa(value.type, TensorType):
+            return None
+        steps = _strides_of(value)
+        _, rows = linear_form(index_map.data)
+        columns = zip(*rows, strict=True) if rows else [()] * generic.get_num_loops()
+        strides.append(tuple(sum(a * b for a, b in zip(column, steps, strict=True)) for column in columns))
+    return Domain(generic.get_static_loop_ranges(), tuple(strides), len(generic.outputs))
+
+
+def _strides_of(value: SSAValue) -> tuple[int, ...]:
+    """The strides of a tensor; those of a slice of all dims are of what it is cut out of."""
+    assert isa(value.type, TensorType)
+    slice = value.owner
+    if isinstance(slice, tensor.ExtractSliceOp) and isa(slice.source.type, TensorType):
+        steps = slice.static_strides.get_values()
+        if len(steps) == len(value.type.get_shape()) and DYNAMIC_INDEX not in steps:
+            whole = contiguous_strides(slice.source.type.get_shape())
+            return tuple(a * b for a, b in zip(whole, steps, strict=True))
+    return contiguous_strides(value.type.get_shape())
 
 
 def host_cycles(op: Operation, processor: ProcessorOp | None) -> float:
