@@ -1,5 +1,6 @@
 """
-A plan of resnet50: how long it takes to load, and how much two contexts in two threads run in the time of one.
+A plan of resnet50: how long it takes to load, and how much two contexts in two threads run in the time of one; and how
+long a call takes that computes next to nothing, beside one of onnxruntime, with inputs and outputs bound in both.
 
 Each load is one of a process of its own, from the call of `Engine.load` on, with the file in the cache of the system;
 imports of Python are counted apart. Wall time is longer, and the ratio of the threads smaller, where the machine has
@@ -24,8 +25,9 @@ from typing import TYPE_CHECKING, Protocol
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.measure import Row, limited, once, report, say
-from benchmarks.networks import check_agreement, network, onnxruntime_on_one_thread
+from benchmarks.measure import Row, limited, once, paired, report, say
+from benchmarks.networks import check_agreement, inputs_of, network, new_model, onnxruntime_on_one_thread
+from benchmarks.peers import onnxruntime
 
 if TYPE_CHECKING:
     from penstock import Engine
@@ -37,6 +39,8 @@ PROCESSES = 7
 REPETITIONS = 5
 RUNS = 4
 """In a thread, for each measurement."""
+CALLS = 2000
+"""Of the small program, for each measurement."""
 
 LOAD = """
 import json, sys, time
@@ -75,7 +79,32 @@ def rows() -> Sequence[Row]:
         inputs = list(feeds.values())
         check_agreement(engine.run(inputs), onnxruntime_on_one_thread(model, feeds, optimised=True)(), MODEL)
         found += _threads(engine, inputs)
-        return found
+        return [*found, _call()]
+
+
+def _call() -> Row:
+    """A call of a program that adds four numbers."""
+    import penstock
+
+    builder = new_model("sum")
+    x = builder.input("x", [4])
+    builder.output(builder.node("Add", [x, x]), [4])
+    model = builder.finish()
+    feeds = inputs_of(model)
+    engine = penstock.compile(model)
+    assert isinstance(engine, penstock.Engine)
+    context, theirs, inputs = engine.context(), onnxruntime(model, feeds, threads=1), [*feeds.values()]
+    outputs = context.run(inputs)
+
+    def ours() -> None:
+        for _ in range(CALLS):
+            context.run(inputs, out=outputs)
+
+    def reference() -> None:
+        for _ in range(CALLS):
+            theirs()
+
+    return paired("a call, CPU", ours, "onnxruntime", reference, repetitions=REPETITIONS, scale=1e6 / CALLS, unit="us")
 
 
 def _loading(plan: Path) -> list[Row]:

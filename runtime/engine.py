@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.dialects.diagnostics import UserError, nearest_or_all
+from penstock.dialects.diagnostics import UserError, nearest_or_all, warn_of
 from penstock.dialects.element_bits import same_bits
 from penstock.dialects.files import owned, write_whole
 from penstock.passes.toolchain import has_compiler, load, load_code
@@ -28,7 +28,7 @@ from penstock.runtime.memory import MemoryNeed, native_need, require_memory
 from penstock.runtime.native import BoundArrays, NativeModule, build
 from penstock.runtime.plan import PlanFile, open_plan, plan_of_bytes
 from penstock.runtime.tensor_specs import Signature
-from penstock.runtime.threads import require_at_most
+from penstock.runtime.threads import INTERPRETED, require_at_most
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
@@ -256,7 +256,7 @@ class Engine(Runnable):
     def checked_threads(self, threads: int) -> int:
         """The number of threads; raises UserError for more than the code has."""
         most = 1 if self._native is None else self._native.module.threads
-        return require_at_most(threads, most)
+        return require_at_most(threads, most, interpreted=self._native is None)
 
     def run(
         self, arrays: Sequence[Any] = (), named: Mapping[str, Any] | None = None, *, out: Destinations = None
@@ -361,7 +361,8 @@ def compile_program(
 
     `until` is the level to stop at; by default the lowest: accel for a machine, loop for the host. `pipeline` edits the
     passes or names others, `machine_options` sets numbers of the machine, `threads` says how many run the host's loops,
-    and `measure` chooses their tiles by measured times: see `passes_for`.
+    and `measure` chooses their tiles by measured times: see `passes_for`. An InputWarning says that the interpreter has
+    one thread where it is asked for more.
     """
     from penstock.runtime.compiler import compile_module
     from penstock.runtime.levels import require_level
@@ -386,5 +387,7 @@ def compile_program(
     if pipeline is not None and (until is not None or backend != "interpreter"):
         require_level(program.module, until or "accel", str(program.path))
     engine = Engine(program.module, program.ctx, signature, backend, verify=False)
+    if threads > 1 and engine.backend == "interpreter":
+        warn_of([INTERPRETED.format(threads)])
     engine.fusion, engine.seconds = fusion, seconds
     return engine

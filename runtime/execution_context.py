@@ -101,8 +101,9 @@ class ExecutionContext(Runnable):
                 continue
             array = _destination(spec, given)
             start, end = own = _extent(array)
-            if any(start < last and first < end for first, last in taken):
-                raise UserError(f'the array for the output "{spec.name}" shares memory with another array')
+            for first, last in taken:
+                if start < last and first < end:
+                    raise UserError(f'the array for the output "{spec.name}" shares memory with another array')
             taken.append(own)
             outputs.append(array)
         return inputs, outputs

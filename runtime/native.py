@@ -9,6 +9,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -258,7 +259,7 @@ def checked_arrays(what: str, specs: Sequence[Parameter], arrays: Sequence[Array
     """
     if len(arrays) != len(specs):
         raise UserError(f"the program takes {len(specs)} {what}s, and {len(arrays)} were given")
-    return [_checked(what, spec, array) for spec, array in zip(specs, arrays, strict=True)]
+    return [*map(_checked, repeat(what), specs, arrays)]
 
 
 def _checked(what: str, spec: Parameter, array: Array) -> Array:

@@ -181,7 +181,7 @@ class Signature:
         Raises UserError for a missing, unknown or doubled input and for a wrong shape or element type.
         """
         if len(arrays) == len(self.inputs) and not named:
-            return [spec.checked(array) for spec, array in zip(self.inputs, arrays, strict=True)]
+            return [*map(TensorSpec.checked, self.inputs, arrays)]
         if len(arrays) > len(self.inputs):
             raise UserError(
                 f"the program takes {len(self.inputs)} inputs, and {len(arrays)} were given",

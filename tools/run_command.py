@@ -175,7 +175,7 @@ def _engine_of_plan(args: argparse.Namespace) -> Engine:
         return Engine.load(args.model, backend, threads=args.threads)
     from penstock.runtime.levels import level_of
 
-    engine = Engine.load(args.model, "interpreter")
+    engine = Engine.load(args.model, "interpreter", threads=args.threads)
     if level != level_of(engine.module):
         raise UserError(
             f"the plan is at {level_of(engine.module)} level, not at {level} level",

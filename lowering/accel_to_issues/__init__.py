@@ -19,7 +19,13 @@ from penstock.dialects.functions import body_block
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import BufferOp, RingOp, SlotOp, memref_of, scope_of
 from penstock.lowering.accel_to_issues.commands import issue_exec, issue_transfer
-from penstock.lowering.accel_to_issues.places import Place, place_of_slot, place_of_subview, start_in_granules
+from penstock.lowering.accel_to_issues.places import (
+    Place,
+    place_of_reshaped,
+    place_of_slot,
+    place_of_subview,
+    start_in_granules,
+)
 from penstock.passes.analysis.kernels import ENTRY, machine_kernels
 from penstock.passes.index_builder import materialize
 from penstock.passes.schedule.ordering.tokens import strip
@@ -88,6 +94,9 @@ class _Function:
                     self.dead.append(op)
                 case memref.CastOp() if op.source in self.places:
                     self.places[op.dest] = self.places[op.source]
+                    self.dead.append(op)
+                case memref.ExpandShapeOp() | memref.CollapseShapeOp() if op.operands[0] in self.places:
+                    self.places[op.results[0]] = place_of_reshaped(op, self.places[op.operands[0]])
                     self.dead.append(op)
                 case DmaOp():
                     issue_transfer(builder, op, self.target, self.places)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import gcd
 
 from xdsl.builder import Builder
@@ -78,13 +79,18 @@ class Place:
         pitch = gcd(*(stride for size, stride in outer if size > 1))
         if pitch and pitch * granule < row:
             raise _refuse(op, type, "its rows overlap")
-        by_columns = scope.lies_by_columns and pitch > 0
+        by_columns = scope.lies_by_columns and pitch > 0 and not _is_split(op)
         rows = 1 + sum((size - 1) * (stride // pitch) for size, stride in outer if size > 1) if by_columns else 1
         steps = tuple(
             Move(0, stride) if is_in or size == 1 else Move(stride * element // granule // (pitch if by_columns else 1))
             for (size, stride), is_in in zip(dims, along, strict=True)
         )
         return Place(scope, start, steps, rows, element)
+
+    def is_same(self, one: Move, other: Move) -> bool:
+        """Whether two moves lead to the same element; where it lies by rows, granules are elements along one."""
+        per = self.per_granule if self.column == 1 else 0
+        return one == other or (per > 0 and (one.distance - other.distance) * per == other.elements - one.elements)
 
     def along_row(self, builder: Builder, elements: Index, op: Operation) -> Index:
         """The granules to the one that begins so many elements into a row. Raises UserError where none does."""
@@ -108,6 +114,26 @@ class Place:
             start = add(builder, start, product(builder, count, move.distance))
             along = add(builder, along, product(builder, count, move.elements))
         return replace(self, start=add(builder, start, self.along_row(builder, along, op)))
+
+
+def _is_split(op: Operation) -> bool:
+    """Whether rows of a buffer are cut, or made one, by what looks at it in another shape: then it lies by rows."""
+    pending = [*op.results]
+    while pending:
+        for use in pending.pop().uses:
+            match use.operation:
+                case memref.ExpandShapeOp() | memref.CollapseShapeOp() as view:
+                    many = view.operands[0].type if isinstance(view, memref.CollapseShapeOp) else view.results[0].type
+                    assert isinstance(many, MemRefType)
+                    last = [each.value.data for each in list(view.reassociation)[-1]]
+                    if sum(many.get_shape()[dim] > 1 for dim in last) > 1:
+                        return True
+                    pending += view.results
+                case memref.SubviewOp() | memref.CastOp() as view:
+                    pending += view.results
+                case _:
+                    pass
+    return False
 
 
 def product(builder: Builder, count: Index, factor: int) -> Index:
@@ -144,6 +170,30 @@ def place_of_subview(builder: Builder, op: memref.SubviewOp, source: Place) -> P
     sizes = list(op.static_sizes.get_values())
     kept = kept_dims(sizes, type.get_shape())
     return replace(found, steps=tuple(found.steps[dim] for dim in kept))
+
+
+def place_of_reshaped(op: memref.ExpandShapeOp | memref.CollapseShapeOp, source: Place) -> Place:
+    """The place of the same elements in another shape. Raises UserError where dims that are one now do not adjoin."""
+    is_collapse = isinstance(op, memref.CollapseShapeOp)
+    many = op.operands[0].type if is_collapse else op.results[0].type
+    assert isinstance(many, MemRefType)
+    shape = many.get_shape()
+    steps: list[Move] = []
+    for number, group in enumerate(op.reassociation):
+        dims = [each.value.data for each in group]
+        if not is_collapse:
+            inner, own = source.steps[number], list[Move]()
+            for dim in reversed(dims):
+                own.insert(0, inner)
+                inner = inner.times(shape[dim])
+            steps += own
+            continue
+        long = [dim for dim in dims if shape[dim] > 1] or dims[-1:]
+        for outer, dim in pairwise(long):
+            if not source.is_same(source.steps[outer], source.steps[dim].times(shape[dim])):
+                raise _refuse(op, op.results[0].type, "dims that become one do not adjoin")
+        steps.append(source.steps[long[-1]])
+    return replace(source, steps=tuple(steps))
 
 
 def _refuse(op: Operation, type: Attribute, why: str) -> UserError:

@@ -94,11 +94,11 @@ class CParameter:
     """Its extents."""
     ctype: CType
     """The type of its elements."""
+    dtype: DType = field(init=False, compare=False)
+    """The NumPy type of its elements, which every call asks for; integers are signless and count as signed."""
 
-    @property
-    def dtype(self) -> DType:
-        """The NumPy type of its elements; integers are signless and count as signed."""
-        return self.ctype.dtype()
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", self.ctype.dtype())
 
     def __str__(self) -> str:
         return f"{self.name}: {'x'.join(map(str, self.shape)) or 'scalar'} {self.ctype.name}"

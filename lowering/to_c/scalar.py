@@ -18,6 +18,7 @@ from penstock.lowering.codegen.views import unsupported
 from penstock.lowering.to_c.conversions import CONVERSIONS, Rule, call, cast, unsigned_of
 from penstock.lowering.to_c.emitter import FunctionEmitter
 from penstock.lowering.to_c.literals import literal
+from penstock.passes.analysis.index import stays_in_range
 
 
 def _integer_helper(what: str, on_bool: str | None = None, *, may_fault: bool = False) -> Rule:
@@ -108,8 +109,7 @@ def _integer_infix(symbol: str, on_bool: str) -> Rule:
         left, right = emitter.operands(op)
         if ctype.is_bool:
             return Expr(f"{left.atom} {on_bool} {right.atom}")
-        if isinstance(op.results[0].type, IndexType):
-            # Indices are sizes and offsets: they do not overflow.
+        if isinstance(op.results[0].type, IndexType) and stays_in_range(op.results[0]):
             return Expr(f"{left.atom} {symbol} {right.atom}")
         if ctype.bits < 32:
             return Expr(f"({ctype.value})({left.atom} {symbol} {right.atom})")

@@ -22,6 +22,7 @@ from penstock.lowering.to_llvm.conversions import CONVERSIONS, float_constant
 from penstock.lowering.to_llvm.emitter import DIVIDED_BY_ZERO, LlvmEmitter, Rule
 from penstock.lowering.to_llvm.small_floats import is_byte_float
 from penstock.lowering.to_llvm.types import literal, value_type
+from penstock.passes.analysis.index import stays_in_range
 
 
 def _inst(name: str) -> Rule:
@@ -29,8 +30,8 @@ def _inst(name: str) -> Rule:
 
     def rule(emitter: LlvmEmitter, op: Operation) -> str:
         ctype = emitter.result_type(op)
-        # Indices are sizes and offsets: they do not overflow.
-        flag = " nsw" if isinstance(op.results[0].type, IndexType) and name in ("add", "sub", "mul") else ""
+        may_wrap = name not in ("add", "sub", "mul") or not isinstance(op.results[0].type, IndexType)
+        flag = "" if may_wrap or not stays_in_range(op.results[0]) else " nsw"
         return emitter.rounded(ctype, emitter.inst(name + flag, ctype, *emitter.texts(op)))
 
     return rule

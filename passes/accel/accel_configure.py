@@ -102,6 +102,9 @@ class _Configuration:
         unknown = self._nothing()
         begin = dict(held)
         for state, found in inside.items():
+            if all(any(holds(copy, needed) for copy in held[state]) for needed in found):
+                # Of a loop around it: what it needs is held in these copies, none of which may change.
+                continue
             settings = distinct(found)
             if len(settings) <= self.states[state].copy_count:
                 held, _ = self._ensure(op, state, settings, held)

@@ -445,3 +445,20 @@ class IndexReader:
 def _fits(index: AffineIndex, width: int) -> bool:
     bounds = index.bounds
     return bounds is not None and -(1 << width - 1) <= bounds[0] and bounds[1] < 1 << width - 1
+
+
+def stays_in_range(value: SSAValue) -> bool:
+    """
+    Whether index arithmetic leads to a value without leaving 64 bits: that of counters of loops and constants, mostly.
+
+    What is computed from data may leave them, and wraps.
+    """
+    return _stays_in_range(IndexReader(), value)
+
+
+def _stays_in_range(reader: IndexReader, value: SSAValue) -> bool:
+    if not _fits(reader.read(value), _INDEX_BITS):
+        return False
+    op = value.owner
+    operands = op.operands if is_index_arithmetic(op) and isinstance(op, Operation) else ()
+    return all(_stays_in_range(reader, operand) for operand in operands)

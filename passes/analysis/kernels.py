@@ -147,6 +147,12 @@ def is_contraction(generic: GenericOp) -> bool:
     return factors is not None and all(_widened(factor) in inputs for factor in factors)
 
 
+def reads_windows(generic: GenericOp) -> bool:
+    """Whether neighbouring results of a reduction combine some of the same elements, as those of a pool do."""
+    exprs = [expr for index_map in generic.indexing_maps for expr in index_map.data.results]
+    return has_reduction(generic) and any(len(expr.used_dims()) > 1 for expr in exprs)
+
+
 def _widened(value: SSAValue) -> SSAValue:
     return value.owner.operands[0] if isinstance(value.owner, WIDENING) else value
 

@@ -17,7 +17,14 @@ from penstock.dialects.machine import DRAM, REGISTERS, TargetOp
 from penstock.dialects.mem import CopyOp, memref_of, scope_of, span_in_bytes
 from penstock.passes.analysis.access import access_of
 from penstock.passes.analysis.intrinsics import Match, candidates, choose_matches
-from penstock.passes.analysis.kernels import has_reduction, is_contraction, kernels, machine_kernels, processor_of
+from penstock.passes.analysis.kernels import (
+    has_reduction,
+    is_contraction,
+    kernels,
+    machine_kernels,
+    processor_of,
+    reads_windows,
+)
 from penstock.passes.analysis.memory.stated_scopes import stated_scope, stating
 from penstock.passes.analysis.memory.storage import in_scope, overwrites, reads_and_writes, storage_of, uses_through
 from penstock.passes.schedule.deciding import require_kernels, run_section
@@ -148,7 +155,7 @@ def _keep_sums(kernel: func.FuncOp, target: TargetOp, schedule: Schedule) -> Non
         op
         for op in kernel.walk()
         if isinstance(op, GenericOp)
-        and is_contraction(op)
+        and (is_contraction(op) or reads_windows(op))
         and isinstance(loop := op.parent_op(), scf.ForOp)
         and place_of(op.outputs[0]) == DRAM
         and _starts_here(op)

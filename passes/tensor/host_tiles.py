@@ -12,7 +12,7 @@ from xdsl.utils.hints import isa
 
 from penstock.dialects.machine import TargetOp
 from penstock.passes.analysis.access import linear_form
-from penstock.passes.analysis.kernels import has_reduction, is_contraction
+from penstock.passes.analysis.kernels import has_reduction, is_contraction, reads_windows
 from penstock.passes.analysis.memory.stated_scopes import has_own_tiles, states_scopes
 from penstock.passes.analysis.strides import contiguous_strides
 from penstock.passes.analysis.work import vector_unit
@@ -34,9 +34,9 @@ from penstock.passes.tensor.tile_plan import root_of
 
 def tile_on_host(kernel: func.FuncOp, target: TargetOp, rank: int, schedule: Schedule) -> None:
     """
-    Cut the contraction of a kernel into tiles that the registers hold, with what is computed before and after it; in a
-    kernel that has loops already each of its contractions, with the fill of its sums. What only moves elements from one
-    order of the dims to another goes by tiles of a few lines of the caches.
+    Cut the contraction or pool of a kernel into tiles that the registers hold, with what is computed before and after
+    it; in a kernel that has loops already each of its contractions, with the fill of its sums. What only moves elements
+    from one order of the dims to another goes by tiles of a few lines of the caches.
 
     The tiles of a contraction are those that are modelled to take the least time but for `rank` others; below 0 it is
     left whole, and the lowering to C chooses its loops.
@@ -60,8 +60,11 @@ def tile_on_host(kernel: func.FuncOp, target: TargetOp, rank: int, schedule: Sch
     elif (root := root_of(kernel)) is not None:
         ops = TiledOps(root, None)
         fused = [member for member in ops.members if member is not ops.anchor]
-        if is_contraction(ops.anchor) and not any(has_reduction(member) for member in fused):
+        is_alone = not any(has_reduction(member) for member in fused)
+        if is_contraction(ops.anchor) and is_alone:
             _tile(ops.anchor, fused, target, rank, schedule)
+        elif reads_windows(ops.anchor) and is_alone and _tile(ops.anchor, fused, target, rank, schedule):
+            return
         elif not has_reduction(ops.anchor) or not _tile_sum(ops.anchor, fused, target, schedule):
             tile_rows(root, target, schedule)
 
@@ -76,19 +79,21 @@ def _tile_sum(anchor: GenericOp, fused: Sequence[GenericOp], target: TargetOp, s
     return unit is not None and domain.inputs == 1 and tile_matvec(anchor, fused, domain, unit, schedule)
 
 
-def _tile(anchor: GenericOp, fused: Sequence[GenericOp], target: TargetOp, rank: int, schedule: Schedule) -> None:
-    """Cut a contraction, with those of some ops that are computed inside its tiles."""
+def _tile(anchor: GenericOp, fused: Sequence[GenericOp], target: TargetOp, rank: int, schedule: Schedule) -> bool:
+    """Cut a reduction, with those of some ops that are computed inside its tiles; False for one without such tiles."""
     fused = tiled_with(anchor, fused)
     if (domain := domain_of(anchor)) is None:
-        return
+        return False
     if rank < 0:
         schedule.tile(schedule.handles([anchor])[0], [0] * len(domain.extents))
-        return
+        return True
     unit = vector_unit(target, *anchor.operand_types)
-    if unit is None or tile_matvec(anchor, fused, domain, unit, schedule, rank):
-        return
+    if unit is None:
+        return False
+    if tile_matvec(anchor, fused, domain, unit, schedule, rank):
+        return True
     if (plan := register_tile(domain, unit, rank)) is None:
-        return
+        return False
     members = [anchor, *fused]
     pads = {number: value.owner for number, value in enumerate(anchor.inputs) if isinstance(value.owner, tensor.PadOp)}
     read_again = [number for number in pads if not all(domain.strides[number][dim] for dim in plan.order)]
@@ -99,8 +104,9 @@ def _tile(anchor: GenericOp, fused: Sequence[GenericOp], target: TargetOp, rank:
     if windows and (window := window_tile(domain, plan, windows, unit)) is not None:
         members = _cut(schedule, members, domain, window)
         if (domain := domain_of(members[0])) is None or (plan := register_tile(domain, unit, rank)) is None:
-            return
+            return True
     _cut(schedule, members, domain, plan)
+    return True
 
 
 def _cut(schedule: Schedule, members: list[GenericOp], domain: Domain, plan: RegisterTile) -> list[GenericOp]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
 if TYPE_CHECKING:
@@ -75,3 +76,17 @@ def test_a_plan_has_no_more_threads_than_it_was_compiled_for(tmp_path: Path, pen
     assert (
         "error: the program was compiled for 1 thread, not for 2\nnote: compile it again: --threads 2" in finished.err
     )
+
+
+def test_the_interpreter_says_that_it_has_one_thread(tmp_path: Path, penstock: Command) -> None:
+    path, plan, x = tmp_path / "program.mlir", tmp_path / "program.plan", tmp_path / "x.npy"
+    path.write_text(GRAPH, encoding="utf-8")
+    np.save(x, np.ones((4, 4), np.float32))
+    words = ["--input", x, "--output-dir", tmp_path, "--level", "loop", "--threads", "2"]
+    finished = penstock("run", path, *words)
+    assert finished.status == 0, finished.err
+    assert "warning: the interpreter has one thread, not 2" in finished.err
+    assert penstock("compile", path, "-q", "-o", plan, "--threads", "2").status == 0
+    finished = penstock("run", plan, *words)
+    assert finished.status == 1
+    assert "error: the interpreter has one thread, not 2" in finished.err

@@ -191,7 +191,9 @@ def check(folder: Path, seed: int, backend: Backend = "interpreter") -> bool:
     kernel = Kernel(Random(seed))
     kernel.write()
     (folder / "kernel.mlir").write_text(kernel.text)
-    engine = penstock.compile(folder / "kernel.mlir", MACHINES[seed % 3], backend=backend)
+    # Those that `measure` may choose.
+    pipeline = f"default, tile{{rank={kernel.random.choice((0, 0, -1, 1, 2, 3))}}}"
+    engine = penstock.compile(folder / "kernel.mlir", MACHINES[seed % 3], backend=backend, pipeline=pipeline)
     assert isinstance(engine, penstock.Engine)
     (found,) = engine.run([value.array for value in kernel.arguments])
     np.testing.assert_array_equal(found, kernel.result.array, f"seed {seed}\n{kernel.text}")
@@ -243,7 +245,9 @@ def check_unsplit(folder: Path, seed: int, backend: Backend = "interpreter") -> 
     x = kernel.arguments[0].array
     ctx, module = parsed_in_context(kernel.text)
     (expected,) = run_module(module, [x], ctx.weights)
-    engine = penstock.compile(folder / "kernel.mlir", MACHINES[seed % 3], backend=backend)
+    # Those that `measure` may choose.
+    pipeline = f"default, tile{{rank={kernel.random.choice((0, 0, -1, 1, 2, 3))}}}"
+    engine = penstock.compile(folder / "kernel.mlir", MACHINES[seed % 3], backend=backend, pipeline=pipeline)
     assert isinstance(engine, penstock.Engine)
     with np.errstate(all="ignore"):
         (found,) = engine.run([x])

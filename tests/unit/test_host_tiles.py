@@ -98,6 +98,32 @@ def products(seed: int) -> tuple[onnx.ModelProto, tuple[int, ...]]:
     return model(nodes, shape, weights), shape
 
 
+def pools(seed: int) -> tuple[onnx.ModelProto, tuple[int, ...]]:
+    """A pool of random shapes with what follows it, and a normalisation over channels."""
+    draw, values = random.Random(seed), np.random.default_rng(seed)
+    channels, size = draw.choice([8, 16, 20, 24, 48, 64]), draw.randint(4, 15)
+    kernel = [draw.randint(1, 3), draw.randint(2, 3)]
+    attributes: dict[str, Any] = {"kernel_shape": kernel, "strides": [draw.choice([1, 2]), draw.choice([1, 1, 2, 3])]}
+    attributes["pads"] = [draw.randint(0, kernel[n % 2] - 1) for n in range(4)]
+    weights: Weights = {
+        "w": values.standard_normal((channels, 8, 1, 1)).astype(np.float32),
+        "s": values.standard_normal((1, channels, 1, 1)).astype(np.float32),
+    }
+    pool = (
+        helper.make_node("MaxPool", ["c"], ["p"], **attributes)
+        if draw.random() < 0.6
+        else helper.make_node("AveragePool", ["c"], ["p"], count_include_pad=draw.randint(0, 1), **attributes)
+    )
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"]),
+        pool,
+        helper.make_node("Mul", ["p", "s"], ["m"]),
+        helper.make_node("LRN", ["m"], ["y"], size=draw.choice([3, 5]), alpha=0.5, beta=draw.choice([0.5, 0.75, 0.6])),
+    ]
+    shape = (draw.choice([1, 2]), 8, size, size + draw.randint(0, 3))
+    return model(nodes, shape, weights), shape
+
+
 def check(given: onnx.ModelProto, shape: tuple[int, ...], machine: str, what: str) -> penstock.Engine:
     """C and the interpreter beside onnxruntime."""
     x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
@@ -120,14 +146,14 @@ def has_tiles(make: Make, seed: int) -> bool:
     return ', "registers">' in module_text(engine.ctx, engine.module)
 
 
-@pytest.mark.parametrize("make", [convolutions, products])
+@pytest.mark.parametrize("make", [convolutions, pools, products])
 def test_random_models_in_tiles(make: Make) -> None:
     assert sum(has_tiles(make, seed) for seed in range(6)) >= 5, "little was tiled"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 300, 20))
-@pytest.mark.parametrize("make", [convolutions, products])
+@pytest.mark.parametrize("make", [convolutions, pools, products])
 def test_many_random_models_in_tiles(make: Make, first: int) -> None:
     assert sum(has_tiles(make, seed) for seed in range(first, first + 20)) >= 16, "little was tiled"
 
@@ -175,6 +201,18 @@ def test_filters_of_groups_are_packed_where_blocks_divide_them_and_others_are_pa
     layouts = [name for name in engine.ctx.weights if "layout_transform" in name]
     shapes = {tuple(engine.ctx.weights[name].shape) for name in layouts}
     assert {(6, 3, 3, 2, 16, 16), (3, 1, 1, 6, 16, 16)} <= shapes
+
+
+def test_a_pool_combines_vectors_in_registers_with_the_limits_of_the_interpreter() -> None:
+    x = np.random.default_rng(3).standard_normal((1, 16, 9, 9)).astype(np.float32)
+    x[0, :, 2:5, 1:8:2] = np.array([np.nan, np.inf, -np.inf, -0.0] * 4, np.float32)[:, None, None]
+    x[0, :, 7, 7] = 0.0
+    node = helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 0, 0])
+    engine = penstock.compile(model([node], x.shape, {}), "host-avx2")
+    assert isinstance(engine, penstock.Engine)
+    assert ', "registers">' in module_text(engine.ctx, engine.module)
+    (found,), (interpreted,) = engine.run([x]), run_module(engine.module, [x], engine.ctx.weights)
+    np.testing.assert_array_equal(found.view(np.int32), interpreted.view(np.int32))
 
 
 def test_sums_are_local_variables_and_multiply_adds_are_fused() -> None:

@@ -309,6 +309,14 @@ GIVEN = """func.func @main(%x: memref<64x5xf32> {{graph.name = "x"}}, %y: memref
 """Rows that are copied through a buffer of each iteration."""
 
 
+def test_the_interpreter_has_one_thread() -> None:
+    with pytest.warns(InputWarning, match="the interpreter has one thread, not 2"):
+        engine = penstock.compile(network(), backend="interpreter", threads=2)
+    assert isinstance(engine, Engine)
+    with pytest.raises(UserError, match="the interpreter has one thread, not 2"):
+        engine.context(threads=2)
+
+
 @pytest.mark.parametrize("machine", [None, "host-avx2"])
 def test_loops_of_text_that_is_given_keep_their_threads(tmp_path: Path, machine: str | None) -> None:
     needs_compiler()
