@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import ClassVar, cast
 
 from xdsl.dialects.builtin import (
+    DYNAMIC_INDEX,
     CompileTimeFixedBitwidthType,
     IndexType,
     IntegerAttr,
@@ -367,4 +368,37 @@ class CopyOp(WindowedTransfer):
         self.verify_window(may_be_out_of_bounds=self.padding is not None)
 
 
-Mem = Dialect("mem", [BufferOp, RingOp, SlotOp, CopyOp], [RingType])
+@irdl_op_definition
+class PrefetchOp(IRDLOperation):
+    """
+    A hint that all of `source` is read soon: caches may load it, by every `step`th element of its innermost dim.
+
+    It reads and writes nothing: programs compute the same without it. MLIR's `memref.prefetch` is this of one element.
+
+    ```mlir
+    mem.prefetch %next step 16 : memref<4x1024xf32>
+    ```
+    """
+
+    name = "mem.prefetch"
+
+    source = operand_def(MemRefType)
+    step = prop_def(IntegerAttr.constr(i64))
+    """The elements of a line of the caches."""
+
+    traits = traits_def(NoMemoryEffect())
+    irdl_options = (ParsePropInAttrDict(),)
+
+    assembly_format = "$source `step` $step attr-dict `:` type($source)"
+
+    def __init__(self, source: SSAValue | Operation, step: int):
+        super().__init__(operands=[source], properties={"step": IntegerAttr(step, i64)})
+
+    def verify_(self) -> None:
+        if DYNAMIC_INDEX in memref_of(self.source).get_shape():
+            raise VerifyException(f"the shape of what is prefetched must be static, but it is a {self.source.type}")
+        if self.step.value.data < 1:
+            raise VerifyException(f"the step must be positive, but is {self.step.value.data}")
+
+
+Mem = Dialect("mem", [BufferOp, RingOp, SlotOp, CopyOp, PrefetchOp], [RingType])

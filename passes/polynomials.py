@@ -50,10 +50,10 @@ LN2_HIGH, LN2_LOW = 0.693145751953125, 1.4286068203094172e-06
 """ln(2) in two parts; the first has 15 bits, so that its product with the exponent of any f32 is exact."""
 ROUNDING = 12582912.0
 """1.5 * 2^23: added to a number below 2^22 it leaves the nearest integer in the last bits."""
-ROUNDING_BITS = 0x4B400000
 SQRT_HALF_BITS = 0x3F3504F3
 """The bits of the f32 next to sqrt(1/2), where the significands of logarithms begin."""
-ONE_BITS, FRACTION_BITS = 0x3F800000, 23
+FRACTION_BITS, BIAS = 23, 127
+"""An f32 is 2^(field - `BIAS`) times its significand, and the field of its exponent is above the fraction."""
 
 
 class PolynomialBody(Body):
@@ -109,30 +109,33 @@ class PolynomialBody(Body):
         """Bits shifted to the left, or to the right arithmetically."""
         return self.emit(op(bits, self.constant(by, i32)))
 
-    def power_of_two(self, exponent: SSAValue) -> SSAValue:
-        """2^exponent, for an i32 from -126 to 127."""
-        field = self.shifted(exponent, arith.ShLIOp, FRACTION_BITS)
-        return self.of_bits(self.add(field, self.constant(ONE_BITS, i32)))
+    def power_of_two(self, bits: SSAValue) -> SSAValue:
+        """2^k, for k from -126 to 127, of an i32 whose last nine bits are k + `BIAS`."""
+        return self.of_bits(self.shifted(bits, arith.ShLIOp, FRACTION_BITS))
 
-    def nearest_integer(self, total: SSAValue) -> tuple[SSAValue, SSAValue]:
-        """The integer nearest to x, of x + `ROUNDING`, as a number and as an i32; of a NaN it is any."""
-        exponent = self.sub(self.bits(total), self.constant(ROUNDING_BITS, i32))
-        return self.sub(total, self.real(ROUNDING)), exponent
+    def nearest_integer(self, x: SSAValue, factor: float, added: int) -> tuple[SSAValue, SSAValue]:
+        """The integer nearest to factor * x as a number, and an i32 that ends in its bits, `added` to it."""
+        magic = self.real(ROUNDING + added)
+        total = self.add(x, magic) if factor == 1 else self.multiply_add(x, self.real(factor), magic)
+        return self.sub(total, magic), self.bits(total)
 
-    def without_powers(self, x: SSAValue) -> tuple[SSAValue, SSAValue]:
-        """(r, k) with x = k * ln(2) + r, r nearest to 0."""
-        integer, exponent = self.nearest_integer(self.multiply_add(x, self.real(1 / LN2), self.real(ROUNDING)))
+    def without_powers(self, x: SSAValue, added: int) -> tuple[SSAValue, SSAValue]:
+        """r nearest to 0, with x = k * ln(2) + r, and an i32 that ends in the bits of k + `added`."""
+        integer, bits = self.nearest_integer(x, 1 / LN2, added)
         rest = self.multiply_add(integer, self.real(-LN2_HIGH), x)
-        return self.multiply_add(integer, self.real(-LN2_LOW), rest), exponent
+        return self.multiply_add(integer, self.real(-LN2_LOW), rest), bits
 
     def exp_of_rest(self, r: SSAValue) -> SSAValue:
         """e^r, for r up to ln(2) / 2."""
-        return self.add(self.multiply_add(self.mul(r, r), self.polynomial(r, EXP), r), self.real(1))
+        return self.polynomial(r, (1, 1, *EXP))
 
-    def scaled(self, x: SSAValue, exponent: SSAValue) -> SSAValue:
-        """x * 2^exponent in two steps, of which only the last may round, to a denormal number, or overflow."""
-        half = self.shifted(exponent, arith.ShRSIOp, 1)
-        return self.mul(self.mul(x, self.power_of_two(half)), self.power_of_two(self.sub(exponent, half)))
+    def scaled(self, x: SSAValue, bits: SSAValue) -> SSAValue:
+        """
+        x * 2^k, of an i32 that ends in the bits of k + 2 * `BIAS`, in two steps: only the last may round, to a denormal
+        number, or overflow.
+        """
+        half = self.shifted(bits, arith.ShRSIOp, 1)
+        return self.mul(self.mul(x, self.power_of_two(half)), self.power_of_two(self.sub(bits, half)))
 
     def log_of_parts(self, f: SSAValue, exponent: SSAValue) -> SSAValue:
         """log(1 + f) + exponent * ln(2), for f from sqrt(1/2) - 1 to sqrt(2) - 1."""
@@ -162,22 +165,21 @@ class PolynomialBody(Body):
 
 def exp(body: PolynomialBody, x: SSAValue) -> SSAValue:
     """e^x = 2^k * e^r. Beyond the bounds it is infinity and 0, as at them."""
-    rest, exponent = body.without_powers(body.at_least(body.at_most(x, 89), -104))
-    return body.scaled(body.exp_of_rest(rest), exponent)
+    rest, bits = body.without_powers(body.at_least(body.at_most(x, 89), -104), 2 * BIAS)
+    return body.scaled(body.exp_of_rest(rest), bits)
 
 
 def exp2(body: PolynomialBody, x: SSAValue) -> SSAValue:
     """2^x = 2^k * 2^r."""
     x = body.at_least(body.at_most(x, 129), -151)
-    integer, exponent = body.nearest_integer(body.add(x, body.real(ROUNDING)))
-    rest = body.sub(x, integer)
-    return body.scaled(body.multiply_add(rest, body.polynomial(rest, EXP2), body.real(1)), exponent)
+    integer, bits = body.nearest_integer(x, 1, 2 * BIAS)
+    return body.scaled(body.polynomial(body.sub(x, integer), (1, *EXP2)), bits)
 
 
 def expm1(body: PolynomialBody, x: SSAValue) -> SSAValue:
     """e^x - 1 = (2^k - 1) + 2^k * (e^r - 1), by halves, as 2^128 is no f32; where it is x to the last bit, x."""
-    rest, exponent = body.without_powers(body.at_least(body.at_most(x, 89), -18))
-    half = body.power_of_two(body.sub(exponent, body.constant(1, i32)))
+    rest, bits = body.without_powers(body.at_least(body.at_most(x, 89), -18), BIAS - 1)
+    half = body.power_of_two(bits)
     linear = body.multiply_add(rest, half, body.sub(half, body.real(0.5)))
     remainder = body.mul(body.mul(rest, rest), body.polynomial(rest, EXP))
     halved = body.multiply_add(remainder, half, linear)
@@ -203,7 +205,7 @@ def log1p(body: PolynomialBody, x: SSAValue) -> SSAValue:
     """
     significand, exponent = body.parts(body.add(x, body.real(1)))
     one = body.real(1)
-    scale = body.power_of_two(body.sub(body.constant(0, i32), exponent))
+    scale = body.power_of_two(body.sub(body.constant(BIAS, i32), exponent))
     exact = body.multiply_add(x, scale, body.sub(scale, one))
     f = body.where(body.compare("lt", x, body.real(2**26)), exact, body.sub(significand, one))
     found = body.log_of_parts(f, body.emit(arith.SIToFPOp(exponent, f32)))
@@ -217,8 +219,8 @@ def tanh(body: PolynomialBody, x: SSAValue) -> SSAValue:
     size = body.at_most(body.abs(x), 9.1)
     square = body.mul(size, size)
     small = body.multiply_add(body.mul(size, square), body.polynomial(square, TANH), size)
-    rest, exponent = body.without_powers(body.add(size, size))
-    power = body.mul(body.exp_of_rest(rest), body.power_of_two(exponent))
+    rest, bits = body.without_powers(body.add(size, size), BIAS)
+    power = body.mul(body.exp_of_rest(rest), body.power_of_two(bits))
     one = body.real(1)
     large = body.sub(one, body.div(body.real(2), body.add(power, one)))
     is_small = body.compare("lt", size, body.real(TANH_SMALL))

@@ -106,6 +106,7 @@ PIPELINE: dict[str, tuple[PipelineStep, ...]] = {
         PipelineStep("contract{declared=true}", for_machine=True),
         PipelineStep("mem-promote", for_scopes=True),
         PipelineStep("multi-buffer{depth=auto}", for_scopes=True),
+        PipelineStep("prefetch", for_machine=True),
         PipelineStep("parallelize", for_threads=True),
         PipelineStep("mem-plan"),
         PipelineStep("mem-verify"),

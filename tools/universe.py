@@ -32,6 +32,7 @@ PASSES: dict[str, str] = {
     "bind-dims": "penstock.passes.graph.bind_dims:BindDimsPass",
     "combine-matmuls": "penstock.passes.graph.combine_matmuls:CombineMatmulsPass",
     "contract": "penstock.passes.loop.contract:ContractPass",
+    "prefetch": "penstock.passes.loop.prefetch:PrefetchPass",
     "expose-values": "penstock.passes.graph.expose_values:ExposeValuesPass",
     "fold-batch-norm": "penstock.passes.graph.fold_batch_norm:FoldBatchNormPass",
     "fold-constants": "penstock.passes.graph.fold_constants:FoldConstantsPass",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from xdsl.dialects import arith
 from xdsl.dialects.builtin import CompileTimeFixedBitwidthType
 from xdsl.dialects.linalg.attrs import IteratorType
 from xdsl.ir import Attribute
@@ -15,7 +16,16 @@ from penstock.dialects.machine.code import StateOp
 from penstock.dialects.machine.intrinsic import IntrinsicOp
 from penstock.dialects.machine.part import DRAM, IMMEDIATE, PartFault
 from penstock.dialects.machine.parts import DmaOp, ScopeOp
-from penstock.dialects.machine.spelling import ANY, PLACES, SIDES, STEPS, TRANSFER_DIMS, BlockLimit, SpelledPart
+from penstock.dialects.machine.spelling import (
+    ANY,
+    EARLIER,
+    PLACES,
+    SIDES,
+    STEPS,
+    TRANSFER_DIMS,
+    BlockLimit,
+    SpelledPart,
+)
 
 
 @dataclass(frozen=True)
@@ -48,6 +58,8 @@ class CommandForm:
     reductions: frozenset[str]
     """The dims that it sums over."""
     has_immediate: bool
+    adds: bool = False
+    """Whether it adds sums to what is there."""
 
     @staticmethod
     def of(part: SpelledPart) -> CommandForm | None:
@@ -76,11 +88,12 @@ class CommandForm:
         kinds = zip(names, part.generic.iterator_types, strict=True)
         reductions = frozenset(name for name, kind in kinds if kind.data == IteratorType.REDUCTION)
         is_immediate = any(spec.role == IMMEDIATE for spec in specs)
-        return CommandForm(tuple(found), dict(zip(names, part.shape, strict=True)), reductions, is_immediate)
+        adds = bool(reductions) and _adds(part)
+        return CommandForm(tuple(found), dict(zip(names, part.shape, strict=True)), reductions, is_immediate, adds)
 
     def known_fields(self, states: Mapping[str, object]) -> list[str]:
         """The fields that a template of such a command may have."""
-        found = [*self.dims, *([IMMEDIATE] if self.has_immediate else []), *states]
+        found = [*self.dims, *([IMMEDIATE] if self.has_immediate else []), *([EARLIER] if self.adds else []), *states]
         for operand in self.operands:
             places = PLACES if set(operand.scopes) != {DRAM} else ()
             steps = [each for each in STEPS if places or each != "rows"]
@@ -115,6 +128,14 @@ class CommandForm:
                     of = scopes[scope]
                     sizes.append(limit.elements(operand.element_bytes(of), of.granule_bytes))
         return sizes
+
+
+def _adds(intrinsic: IntrinsicOp) -> bool:
+    """Whether all that it does with what it overwrites is to add to it."""
+    block = intrinsic.generic.body.block
+    last, before = block.last_op, block.args[-1]
+    added = None if last is None or len(last.operands) != 1 else last.operands[0].owner
+    return isinstance(added, arith.AddiOp | arith.AddfOp) and before in added.operands and before.has_one_use()
 
 
 def spelling_faults(

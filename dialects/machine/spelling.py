@@ -14,6 +14,7 @@ an operand `a` and a dim `i` of the command,
 | `{a.rows.i}`, `{a.elements.i}` | the same in granules, and in elements |
 | `{i}` | how many indices of `i` the command covers |
 | `{imm}` | its immediate |
+| `{earlier}` | of one that adds to sums: 0 where it begins them, and overwrites what is there; else not 0 |
 | `{s}` | which copy of the state `s` it uses |
 """
 
@@ -39,6 +40,8 @@ STEPS = ("bytes", "rows", "elements")
 """What a step of an operand along a dim is measured in."""
 PLACES = ("offset", "row", "column")
 """What there is to say of where an operand is in its scope."""
+EARLIER = "earlier"
+"""The field of a command that adds to sums which says whether there were additions before."""
 COPY = "copy"
 """The field of a state that says which of its copies is set."""
 ROWS, COLUMNS = "rows", "columns"

@@ -26,6 +26,7 @@ from penstock.lowering.accel_to_issues.places import (
     place_of_subview,
     start_in_granules,
 )
+from penstock.lowering.accel_to_issues.sums import sums_begun_after
 from penstock.passes.analysis.kernels import ENTRY, machine_kernels
 from penstock.passes.index_builder import materialize
 from penstock.passes.schedule.ordering.tokens import strip
@@ -42,6 +43,8 @@ class _Function:
     handed: Handed
     places: dict[SSAValue, Place] = field(default_factory=dict[SSAValue, Place])
     dead: list[Operation] = field(default_factory=list[Operation])
+    begins: set[ExecOp] = field(default_factory=set[ExecOp])
+    """The commands that overwrite what they would add to zeros."""
 
     def run(self, kernel: func.FuncOp) -> None:
         block = body_block(kernel, "lowered to commands of the machine")
@@ -101,8 +104,11 @@ class _Function:
                 case DmaOp():
                     issue_transfer(builder, op, self.target, self.places)
                     self.dead.append(op)
+                case ExecOp() if (sums := sums_begun_after(op, self.target)) is not None:
+                    self.begins.add(sums)
+                    self.dead.append(op)
                 case ExecOp():
-                    issue_exec(builder, op, self.target, self.places)
+                    issue_exec(builder, op, self.target, self.places, begins=op in self.begins)
                     self.dead.append(op)
                 case func.CallOp():
                     self._call(builder, op)
@@ -139,7 +145,8 @@ class AccelToIssuesPass(ModulePass):
 
     Requires the accel level, and a machine whose file spells its commands. Guaranteed: kernels of the machine hold
     `accel.issue`, each of which is one command of a block that the machine permits, loops, and index arithmetic; no
-    memref in a scope is left. A dim whose stride is not what a command `requires` is taken one index at a time. What
+    memref in a scope is left. A dim whose stride is not what a command `requires` is taken one index at a time. Zeros
+    are not written where the command that adds to all of them next can overwrite, by a spelling with `{earlier}`. What
     keeps commands in order is the machine, as `order` of its `[code]` says, or what was there before: barriers, or
     queues. Raises UserError, located, for what the machine does not spell.
 

@@ -17,7 +17,7 @@ from penstock.dialects.accel import DmaOp, ExecOp
 from penstock.dialects.accel_issue import IssueOp
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
 from penstock.dialects.machine import DRAM, IMMEDIATE, CommandForm, SpelledPart, TargetOp, Template
-from penstock.dialects.machine.spelling import ANY
+from penstock.dialects.machine.spelling import ANY, EARLIER
 from penstock.dialects.mem import element_bytes, memref_of, scope_of, static_strides
 from penstock.lowering.accel_to_issues.domain import Assignment, Dim, Operand, assign, merged, step_of
 from penstock.lowering.accel_to_issues.places import Move, Place, product
@@ -51,8 +51,12 @@ def issue_transfer(builder: Builder, op: DmaOp, target: TargetOp, places: Places
     _issue(builder, op, part, form, target, operands, dims)
 
 
-def issue_exec(builder: Builder, op: ExecOp, target: TargetOp, places: Places) -> None:
-    """The commands that do an `accel.exec`. Raises UserError, located, for what the intrinsic does not spell."""
+def issue_exec(builder: Builder, op: ExecOp, target: TargetOp, places: Places, *, begins: bool = False) -> None:
+    """
+    The commands that do an `accel.exec`; `begins` says that they overwrite the sums that they would add to zeros.
+
+    Raises UserError, located, for what the intrinsic does not spell.
+    """
     part = target.intrinsics()[op.intrinsic_name]
     form = _form(part, op)
     extents = op.extents.get_values()
@@ -75,7 +79,7 @@ def issue_exec(builder: Builder, op: ExecOp, target: TargetOp, places: Places) -
         Dim(extent, 0, extent, moves[-1][dim] == Move(), tuple(each[dim] for each in moves))
         for dim, extent in enumerate(extents)
     ]
-    _issue(builder, op, part, form, target, operands, dims, op.immediate_values)
+    _issue(builder, op, part, form, target, operands, dims, op.immediate_values, begins=begins)
 
 
 def _form(part: SpelledPart, op: Operation) -> CommandForm:
@@ -134,6 +138,8 @@ def _issue(
     operands: Sequence[Operand],
     dims: Sequence[Dim],
     immediates: Sequence[Attribute] = (),
+    *,
+    begins: bool = False,
 ) -> None:
     """Loops over blocks, and in them the command of a block."""
     if any(dim.is_static and dim.low == dim.high for dim in dims):
@@ -165,7 +171,7 @@ def _issue(
         else:
             left = materialize(builder, subtract(builder, dim.high, index))
             sizes.append(builder.insert(arith.MinSIOp(left, materialize(builder, step))).result)
-    block = _Block(builder, op, part, operands, dims, assigned, indices, sizes)
+    block = _Block(builder, op, part, operands, dims, assigned, indices, sizes, begins)
     block.issue(immediates)
 
 
@@ -194,6 +200,7 @@ class _Block:
     assigned: Mapping[str, Assignment]
     indices: Sequence[Index]
     sizes: Sequence[Index]
+    begins: bool
 
     def issue(self, immediates: Sequence[Attribute]) -> None:
         template = self.part.template
@@ -220,6 +227,8 @@ class _Block:
                 found[field] = self._of_operand(operand, field, begin)
         for name in self._dim_fields(template.names):
             found[name] = self.sizes[self.assigned[name].dim] if name in self.assigned else 1
+        if EARLIER in template.names:
+            found[EARLIER] = self._earlier() if self.begins else 1
         if IMMEDIATE in template.names:
             found[IMMEDIATE] = _immediate(immediates[0])
         for state, fields in states.items():
@@ -232,6 +241,13 @@ class _Block:
         issue = IssueOp(self.part.sym_name.data, pointers | values, scopes, self._says())
         issue.location = self.op.location
         self.builder.insert(issue)
+
+    def _earlier(self) -> Index:
+        """0 in the first block of the dims that are summed over, as the loops around it go up from 0."""
+        found: Index = 0
+        for dim, index in zip(self.dims, self.indices, strict=True):
+            found = add(self.builder, found, index) if dim.is_reduction else found
+        return found
 
     def _dim_fields(self, names: frozenset[str]) -> list[str]:
         form = CommandForm.of(self.part)

@@ -33,6 +33,7 @@ EMITTERS: dict[type[Operation], Callable[[Emitter, Any], None]] = {
     mem.RingOp: memory.emit_ring,
     mem.SlotOp: memory.emit_slot,
     mem.CopyOp: copies.emit_transfer,
+    mem.PrefetchOp: memory.emit_prefetch,
     **dict.fromkeys((memref.AllocOp, memref.AllocaOp, memref.DeallocOp), memory.refuse_alloc),
     memref.CopyOp: copies.emit_memref_copy,
     memref.SubviewOp: memory.emit_subview,

@@ -224,6 +224,10 @@ class Emitter:
         """Copy an element as it is."""
         raise NotImplementedError
 
+    def prefetch(self, element: str) -> None:
+        """Ask the caches for the line of an element."""
+        raise NotImplementedError
+
     def copy_run(self, dest: View, to: Size, source: View, start: Size, low: Size, high: Size) -> None:
         """Copy as many adjacent elements as there are from `low` to below `high`."""
         raise NotImplementedError

@@ -10,7 +10,7 @@ from xdsl.ir import SSAValue
 from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UserError, location_of
-from penstock.dialects.mem import BufferOp, RingOp, SlotOp, element_bytes, memref_of
+from penstock.dialects.mem import BufferOp, PrefetchOp, RingOp, SlotOp, element_bytes, memref_of
 from penstock.lowering.codegen.emitter import Emitter
 from penstock.lowering.codegen.text import Expr, Size
 from penstock.lowering.codegen.types import CType, c_type
@@ -157,6 +157,22 @@ def emit_store(emitter: Emitter, op: memref.StoreOp) -> None:
     view = emitter.view(op.memref)
     element = emitter.at(view, [emitter.size(index) for index in op.indices])
     emitter.store(view.ctype, element, emitter.scalar(op.value))
+
+
+def emit_prefetch(emitter: Emitter, op: PrefetchOp) -> None:
+    """Loops over the lines of a view."""
+    view = emitter.view(op.source)
+    last = len(view.shape) - 1
+
+    def nest(indices: tuple[Size, ...]) -> None:
+        dim = len(indices)
+        if dim > last:
+            emitter.prefetch(emitter.at(view, indices))
+        else:
+            step = op.step.value.data if dim == last else 1
+            emitter.loop(f"i{dim}", view.shape[dim], lambda index: nest((*indices, index)), step=step)
+
+    nest(())
 
 
 # constants

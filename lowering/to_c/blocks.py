@@ -53,7 +53,7 @@ class _CBlocks(Blocks[FunctionEmitter]):
         if lanes is None or any(self.view(number).scope != REGISTERS for number in outputs):
             return None
         element = self.view(structured.inputs).ctype
-        vector = vector_type(self.emitter.program.target, element)
+        vector = vector_type(self.emitter.program.target, element, lanes.size)
         if vector is None:
             return None
         read = [number for number in range(structured.inputs) if structured.operands[number].is_read]

@@ -209,6 +209,9 @@ class FunctionEmitter(Emitter):
     def copy_element(self, ctype: CType, dest: str, source: str) -> None:
         self.writer.line(f"{dest} = {source};")
 
+    def prefetch(self, element: str) -> None:
+        self.writer.line(f"PENSTOCK_PREFETCH(&{element});")
+
     def copy_run(self, dest: View, to: Size, source: View, start: Size, low: Size, high: Size) -> None:
         size, guard = dest.ctype.size, ""
         if isinstance(low, int) and isinstance(high, int):

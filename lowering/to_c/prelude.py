@@ -22,7 +22,15 @@ HEADER = """\
 #include <stdint.h>
 #include <string.h>
 
-/* INDEPENDENT: iterations of the loop that follows do not depend on each other. UNROLL: it is short; unroll it. */
+/*
+ * INDEPENDENT: iterations of the loop that follows do not depend on each other. UNROLL: it is short; unroll it.
+ * PREFETCH: what is there is read soon.
+ */
+#if defined(__GNUC__)
+#define PENSTOCK_PREFETCH(ADDRESS) __builtin_prefetch(ADDRESS)
+#else
+#define PENSTOCK_PREFETCH(ADDRESS) (void)(ADDRESS)
+#endif
 #if defined(__clang__)
 #define PENSTOCK_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #define PENSTOCK_UNROLL _Pragma("clang loop unroll(full)")

@@ -19,6 +19,9 @@ from penstock.lowering.to_c.literals import literal
 VECTOR = "vector_"
 """What the keys of the helpers of vectors begin with."""
 
+SHORTEST = 16
+"""Bytes of the shortest vectors of processors."""
+
 _INFIX: dict[type[Operation], str] = {arith.AddfOp: "+", arith.SubfOp: "-", arith.MulfOp: "*"}
 _CALLS: dict[type[Operation], str] = {math.FmaOp: "fma", arith.MaximumfOp: "maximum", arith.MinimumfOp: "minimum"}
 
@@ -78,12 +81,14 @@ class VectorType:
         return [value(operand) for operand in terminator.operands]
 
 
-def vector_type(target: TargetOp | None, element: CType) -> VectorType | None:
-    """The vectors of a machine of elements of a type; None where it has none."""
+def vector_type(target: TargetOp | None, element: CType, count: int | None = None) -> VectorType | None:
+    """The vectors of a machine of elements of a type, or a shorter one that `count` elements are; None without such."""
     processor = None if target is None else target.processor()
     if processor is None or processor.vector is None or element.name not in ("f32", "f64"):
         return None
     lanes = processor.vector_bytes // element.size
+    is_short = count is not None and count < lanes and count * element.size >= SHORTEST and count.bit_count() == 1
+    lanes = count if is_short and count is not None else lanes
     return VectorType(element, lanes) if lanes > 1 else None
 
 
@@ -94,12 +99,18 @@ def is_vectorizable(body: Block, element: CType) -> bool:
     return all(isinstance(op, known) for op in body.ops) and all(str(each.type) == element.name for each in values)
 
 
+_X86 = {
+    16: ("defined(__FMA__)", "defined(__AVX__)", ""),
+    32: ("defined(__FMA__)", "defined(__AVX__)", "256"),
+    # Of these Clang has another name, and it makes the instruction of the comparison.
+    64: ("defined(__AVX512F__)", "defined(__AVX512F__) && !defined(__clang__)", "512"),
+}
+"""
+By the bytes of a vector: where there are the fused multiply-add, and the maximum and the minimum, which give `b` where
+neither is larger, as the comparison does; and what their names say of the width.
+"""
+
 _HELPERS = """\
-#if !defined(PENSTOCK_X86_AVX) && defined(__AVX__)
-#define PENSTOCK_X86_AVX(INSTRUCTION, OTHER) (INSTRUCTION)
-#elif !defined(PENSTOCK_X86_AVX)
-#define PENSTOCK_X86_AVX(INSTRUCTION, OTHER) (OTHER)
-#endif
 #if !defined(PENSTOCK_SHUFFLES) && defined(__has_builtin)
 #if __has_builtin(__builtin_shufflevector)
 #define PENSTOCK_SHUFFLES
@@ -123,15 +134,27 @@ static inline pen_{N} pen_every_second_{N}(const {T} *a) {{
 typedef {INTEGER} pen_bits_{N} __attribute__((vector_size({BYTES}), aligned({SIZE}), may_alias));
 /* NaN if one is NaN; -0 is below +0. Of equal numbers the bits are the same, but for the sign of zeros. */
 static inline pen_{N} pen_maximum_{N}(pen_{N} a, pen_{N} b) {{
-  const pen_bits_{N} x = (pen_bits_{N})a, equal = a == b, larger = {LARGER};
+#if {HAS_EXTREMA}
+  const pen_bits_{N} larger = (pen_bits_{N}){LARGEST};
+#else
+  const pen_bits_{N} larger = ((pen_bits_{N})a & (a > b)) | ((pen_bits_{N})b & ~(a > b));
+#endif
+  const pen_bits_{N} x = (pen_bits_{N})a, equal = a == b;
   return (pen_{N})((larger & ~(~x & equal)) | (a != a));
 }}
 static inline pen_{N} pen_minimum_{N}(pen_{N} a, pen_{N} b) {{
-  const pen_bits_{N} x = (pen_bits_{N})a, equal = a == b, smaller = {SMALLER};
+#if {HAS_EXTREMA}
+  const pen_bits_{N} smaller = (pen_bits_{N}){SMALLEST};
+#else
+  const pen_bits_{N} smaller = ((pen_bits_{N})a & (a < b)) | ((pen_bits_{N})b & ~(a < b));
+#endif
+  const pen_bits_{N} x = (pen_bits_{N})a, equal = a == b;
   return (pen_{N})(smaller | (x & equal) | (a != a));
 }}
 static inline pen_{N} pen_fma_{N}(pen_{N} a, pen_{N} b, pen_{N} c) {{
-{FMA} defined(__clang__)
+#if {HAS_FMA}
+  return {FMA};
+#elif defined(__clang__)
   return __builtin_elementwise_fma(a, b, c);
 #else
   pen_{N} d;
@@ -148,20 +171,10 @@ def vector_helpers(key: str) -> str:
     count, size = int(lanes), 8 if element == "f64" else 4
     quarter = min(count, 16 // size)
     suffix, width = "pd" if element == "f64" else "ps", count * size
-    feature, builtin = "__FMA__", f"__builtin_ia32_vfmadd{suffix}{256 if width == 32 else ''}(a, b, c)"
-    if width == 64:
-        feature, builtin = "__AVX512F__", f"__builtin_ia32_vfmadd{suffix}512_mask(a, b, c, -1, 4)"
-    elif width == 16:
-        feature, builtin = "__FMA__", f"__builtin_ia32_vfmadd{suffix}(a, b, c)"
-    elif width != 32:
-        feature = ""
-    # The instructions give `b` where neither is larger, as the comparison does.
-    one_of = "(((pen_bits_{0})a & ({1})) | ((pen_bits_{0})b & ~({1})))"
-    both = [one_of.format(f"{element}x{count}", test) for test in ("a > b", "a < b")]
-    if width in (16, 32):
-        wide = "256" if width == 32 else ""
-        names = [f"(pen_bits_{element}x{count})__builtin_ia32_{name}{suffix}{wide}(a, b)" for name in ("max", "min")]
-        both = [f"PENSTOCK_X86_AVX({name}, {other})" for name, other in zip(names, both, strict=True)]
+    has_fma, has_extrema, wide = _X86.get(width, ("0", "0", ""))
+    # Those of 512 bits take a mask, and how to round, which is as ever.
+    wide, last = (f"{wide}_mask", ", -1, 4") if width == 64 else (wide, "")
+    extremum = f"__builtin_ia32_{{}}{suffix}{wide}(a, b{', b' if last else ''}{last})"
     chosen = [
         first + place
         for first in range(0, count, quarter)
@@ -188,10 +201,12 @@ def vector_helpers(key: str) -> str:
         EVEN=loaded(0),
         ODD=loaded(quarter - 1),
         INTEGER="int64_t" if element == "f64" else "int32_t",
-        LARGER=both[0],
-        SMALLER=both[1],
+        LARGEST=extremum.format("max"),
+        SMALLEST=extremum.format("min"),
+        HAS_EXTREMA=has_extrema,
         CHOSEN=", ".join(map(str, chosen)),
         ELEMENTS=", ".join(f"a[{2 * lane}]" for lane in range(count)),
         F="" if element == "f64" else "f",
-        FMA=f"#if defined({feature})\n  return {builtin};\n#elif" if feature else "#if",
+        HAS_FMA=has_fma,
+        FMA=f"__builtin_ia32_vfmadd{suffix}{wide}(a, b, c{last})",
     )

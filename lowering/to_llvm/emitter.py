@@ -250,6 +250,12 @@ class LlvmEmitter(Lanes, Emitter):
         type = memory_type(ctype)
         self.asm.store(type, self.asm.load(type, source, ctype.size), dest, ctype.size)
 
+    def prefetch(self, element: str) -> None:
+        self.asm.module.declarations.setdefault(
+            "@llvm.prefetch.p0", "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)"
+        )
+        self.asm.line(f"call void @llvm.prefetch.p0(ptr {element}, i32 0, i32 3, i32 1)")
+
     def copy_run(self, dest: View, to: Size, source: View, start: Size, low: Size, high: Size) -> None:
         count = high - low if isinstance(low, int) and isinstance(high, int) else self.extent(low, high)
         size, type = dest.ctype.size, memory_type(dest.ctype)

@@ -36,7 +36,7 @@ def tile_matvec(
         return False
     along, summed, matrix = found
     is_sum_of_rows = domain.strides[matrix][along] == 1
-    rows, held = unit.registers // 2 >> rank, unit.caches[0] // 2 // unit.element_bytes
+    rows, held = unit.registers // 4 >> rank, unit.caches[0] // 2 // unit.element_bytes
     sizes = [1 if dim in (parallel_dims(domain) or ()) else 0 for dim in range(len(domain.extents))]
     if is_sum_of_rows:
         sizes[along] = dividing(domain.extents[along], held, unit.lanes)
@@ -47,7 +47,7 @@ def tile_matvec(
     elif rows < 2:
         return False
     else:
-        sizes[along] = min(rows // 2, domain.extents[along])
+        sizes[along] = min(rows, domain.extents[along])
     order = [dim for dim, size in enumerate(sizes) if size and size < domain.extents[dim]]
     sizes = [size if dim in order else 0 for dim, size in enumerate(sizes)]
     anchor, *handles = schedule.handles([target, *fused])

@@ -33,6 +33,9 @@ from penstock.passes.schedule.tile_nest import result_dims
 _CHEAP = (arith.AddfOp, arith.MulfOp, arith.NegfOp, arith.SubfOp)
 """What is computed anew for each of several readers."""
 
+SHORTEST_VECTOR = 16
+"""Bytes of the shortest vectors of processors, whose elements are combined one by one."""
+
 Cuts = dict[Operation, dict[int, int]]
 """For each op the dims of its domain of which a tile has a part, and the dims of the last op that they follow."""
 
@@ -191,17 +194,19 @@ def _split(schedule: Schedule, handle: SSAValue, target: TargetOp) -> None:
 
 
 def split_into_vectors(schedule: Schedule, handle: SSAValue, dim: int, lanes: int, most: int) -> None:
-    """Let a reduction combine up to so many vectors side by side, then those, and then the elements of one."""
+    """Let a reduction combine up to so many vectors side by side, then those, and then one by halves."""
     op = schedule.op(handle)
     assert isinstance(op, GenericOp)
     extent, width = op.get_static_loop_ranges()[dim], lanes * most
     while width > lanes and extent < 2 * width:
         width //= 2
-    while lanes > 1 and extent >= 2 * width and is_splittable(op, dim):
+    assert isa(op.results[0].type, TensorType)
+    least = SHORTEST_VECTOR // element_bytes(op.results[0].type)
+    while lanes > 1 and width >= least and extent >= 2 * width and is_splittable(op, dim):
         handle = schedule.rfactor(handle, dim, width, strided=True).whole
         op = schedule.op(handle)
         assert isinstance(op, GenericOp)
-        dim, extent, width = op.get_num_loops() - 1, width, lanes
+        dim, extent, width = op.get_num_loops() - 1, width, lanes if width > lanes else width // 2
 
 
 def _dim_in_lanes(op: GenericOp) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from functools import lru_cache
 
 from penstock.dialects.diagnostics import UserError
 from penstock.runtime.gemmini.log import Instruction
@@ -133,6 +134,7 @@ def _fields(word: int, layout: dict[str, tuple[int, int]]) -> dict[str, int]:
     return values
 
 
+@lru_cache(maxsize=1 << 16)
 def _block(word: int) -> Block | None:
     if word & NO_MATRIX == NO_MATRIX:
         return None

@@ -47,6 +47,8 @@ def _emit_for(writer: SourceWriter, op: scf.ForOp) -> None:
         step = f"{writer.bind(_positive, 'positive')}({step})"
     if op.lb in writer.non_negative:
         writer.non_negative.add(induction)
+    if op.lb in writer.bits and op.ub in writer.bits:
+        writer.bits[induction] = max(writer.bits[op.lb], writer.bits[op.ub])
     writer.line(f"for {writer.name(induction)} in range({writer.name(op.lb)}, {writer.name(op.ub)}, {step}):")
     with writer.indented():
         writer.defined(carried)

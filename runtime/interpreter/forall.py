@@ -34,9 +34,12 @@ Point = tuple[int, ...]
 def _emit_forall(writer: SourceWriter, op: ForallOp) -> None:
     execution: Execution = writer.execution
     this, body = writer.bind(op, "op"), f"{writer.bind(op, 'op')}_iteration"
-    for index, lower in zip(op.indices, op.lower_bounds, strict=True):
+    for index, lower, upper in zip(op.indices, op.lower_bounds, op.upper_bounds, strict=True):
         if (lower >= 0) if isinstance(lower, int) else lower in writer.non_negative:
             writer.non_negative.add(index)
+        ends = [each.bit_length() if isinstance(each, int) else writer.bits.get(each) for each in (lower, upper)]
+        if None not in ends:
+            writer.bits[index] = max(each for each in ends if each is not None)
     writer.line(f"def {body}({writer.names(op.region.block.args)}results):")
     outside = writer.notes_accesses
     writer.notes_accesses = execution.interleaving.finds_races

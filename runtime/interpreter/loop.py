@@ -197,6 +197,11 @@ def _memref_copy(execution: Execution, op: memref.CopyOp, args: Sequence[Any]) -
     return ()
 
 
+@interprets(mem.PrefetchOp)
+def _prefetch(execution: Execution, op: mem.PrefetchOp, args: Sequence[Any]) -> Sequence[Any]:
+    return ()
+
+
 @interprets(mem.CopyOp)
 def _copy(execution: Execution, op: mem.CopyOp, args: Sequence[Any]) -> Sequence[Any]:
     transfer = execution.kept(op, lambda: WindowMove.of(op))

@@ -52,14 +52,34 @@ def _emit_arithmetic(writer: SourceWriter, op: Operation) -> None:
     if rule.rounds:
         assign_rounded(writer, result, expression)
         return
-    if width is None and "{ua}" in template:
-        width = 64  # other numbers of type index are never wrapped
+    if width is None:
+        count = _bits_of(op, [writer.bits.get(operand) for operand in op.operands])
+        if count is not None and count < 64:
+            writer.bits[result] = count
+        if count is None or count >= 64 or "{ua}" in template:
+            width = 64
     if needs_wrap and width is not None:
         half = 1 << (width - 1)
         expression = f"(({expression}) + {half} & {2 * half - 1}) - {half}"
     writer.assign(result, expression)
     if is_non_negative and rule.keeps_non_negative and not (needs_wrap and width is not None):
         writer.non_negative.add(result)
+
+
+def _bits_of(op: Operation, operands: Sequence[int | None]) -> int | None:
+    """The bits of an index that is computed of indices of so many; None where that is not known."""
+    known = [count for count in operands if count is not None]
+    if len(known) < len(operands):
+        return None
+    match op:
+        case arith.MuliOp():
+            return sum(known)
+        case arith.AddiOp() | arith.SubiOp() | arith.FloorDivSIOp() | arith.CeilDivSIOp():
+            return max(known) + 1
+        case arith.DivSIOp() | arith.RemSIOp() | arith.MinSIOp() | arith.MaxSIOp():
+            return max(known)
+        case _:
+            return None
 
 
 def _call_on_arrays(writer: SourceWriter, op: Operation) -> None:
@@ -125,6 +145,8 @@ def _emit_select(writer: SourceWriter, op: arith.SelectOp) -> None:
     writer.assign(op.result, f"({chosen}).copy()" if is_tensor_select(op) else chosen)
     if {op.lhs, op.rhs} <= writer.non_negative:
         writer.non_negative.add(op.result)
+    if op.lhs in writer.bits and op.rhs in writer.bits:
+        writer.bits[op.result] = max(writer.bits[op.lhs], writer.bits[op.rhs])
     writer.defined(op.results)
 
 
@@ -141,8 +163,10 @@ def _emit_constant(writer: SourceWriter, op: arith.ConstantOp) -> None:
         writer.assign(op.result, writer.bind(number, "constant"))
     else:
         writer.alias(op.result, f"({number!r})")
-    if not isinstance(number, float) and number >= 0:
-        writer.non_negative.add(op.result)
+    if not isinstance(number, float):
+        writer.bits[op.result] = number.bit_length()
+        if number >= 0:
+            writer.non_negative.add(op.result)
 
 
 # addresses
@@ -177,6 +201,22 @@ def _affine(expr: AffineExpr, names: Sequence[str], num_dims: int) -> str:
             raise TypeError(f"{expr} is no affine expression")
 
 
+def _affine_bits(expr: AffineExpr, known: Sequence[int], num_dims: int) -> int:
+    """The bits of an expression of indices of so many."""
+    match expr:
+        case AffineConstantExpr():
+            return expr.value.bit_length()
+        case AffineDimExpr():
+            return known[expr.position]
+        case AffineSymExpr():
+            return known[num_dims + expr.position]
+        case AffineBinaryOpExpr():
+            left, right = (_affine_bits(each, known, num_dims) for each in (expr.lhs, expr.rhs))
+            return left + right if expr.kind is AffineBinaryOpKind.Mul else max(left, right) + 1
+        case _:
+            raise TypeError(f"{expr} is no affine expression")
+
+
 @emits(affine.ApplyOp, affine.MinOp)
 def _emit_affine(writer: SourceWriter, op: affine.ApplyOp | affine.MinOp) -> None:
     index_map = op.map.data
@@ -185,6 +225,9 @@ def _emit_affine(writer: SourceWriter, op: affine.ApplyOp | affine.MinOp) -> Non
     writer.assign(op.result, results[0] if len(results) == 1 else f"min({', '.join(results)})")
     if writer.non_negative.issuperset(op.operands) and all("-" not in result for result in results):
         writer.non_negative.add(op.result)
+    if all(operand in writer.bits for operand in op.operands):
+        known = [writer.bits[operand] for operand in op.operands]
+        writer.bits[op.result] = max(_affine_bits(expr, known, index_map.num_dims) for expr in index_map.results)
 
 
 def _index(writer: SourceWriter, indices: Sequence[SSAValue]) -> str:

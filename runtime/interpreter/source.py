@@ -58,6 +58,8 @@ class SourceWriter:
         self.notes_accesses = notes_accesses
         self.non_negative: set[SSAValue] = set()
         """Index values known to be at least 0, so that indexing with them needs no check."""
+        self.bits: dict[SSAValue, int] = {}
+        """The bits of index values that loops count and constants make, without a sign; others may wrap around."""
         self.constants: dict[SSAValue, int | float | bool] = {}
         """Scalars known while compiling."""
         self._listener = listener

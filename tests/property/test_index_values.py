@@ -106,6 +106,8 @@ def check(seed: int, *, in_c: bool) -> None:
     inputs = [np.array([random.choice(NUMBERS) for _ in range(8)]) for _ in "xy"]
     with np.errstate(all="ignore"):
         (expected,) = run_module(parsed(structured), inputs, WeightStore())
+        (element,) = run_module(parsed(looped), inputs, WeightStore())
+    np.testing.assert_array_equal(element, expected, f"seed {seed}\n{looped}")
     for text in (structured, looped):
         if in_c:
             (found,) = load_native(parsed(text)).run(inputs)

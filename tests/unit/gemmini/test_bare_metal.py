@@ -6,9 +6,13 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from gemmini import CODE
+
+if TYPE_CHECKING:
+    from tests.conftest import Command
 
 CROSS = "riscv64-unknown-elf-gcc"
 QEMU = "qemu-system-riscv64"
@@ -75,3 +79,24 @@ def test_a_hart_without_gemmini_traps(tmp_path: Path) -> None:
     status, said = execute(build(tmp_path)[0])
     assert status == 70
     assert said.startswith("trap 2 at 0x8000"), "an illegal instruction"
+
+
+COMPILED = """
+func.func @main(%x: tensor<20x40xi8>, %w: tensor<40x24xi8>) -> tensor<20x24xi32> {
+  %y = graph.matmul %x, %w accumulate i32 : (tensor<20x40xi8>, tensor<40x24xi8>) -> tensor<20x24xi32>
+  func.return %y : tensor<20x24xi32>
+}
+"""
+
+
+@pytest.mark.skipif(shutil.which(QEMU) is None, reason="QEMU is not there")
+def test_a_program_of_the_compiler_runs_with_the_model_on_the_hart(penstock: Command, tmp_path: Path) -> None:
+    source, out = tmp_path / "compiled.mlir", tmp_path / "out"
+    source.write_text(COMPILED)
+    assert penstock("compile", source, "--machine", "gemmini", "--emit", "device-c", "-o", out, "-q").status == 0
+    subprocess.run(["make", "-s"], cwd=out, check=True, capture_output=True)
+    status, said = execute(out / "compiled.elf")
+    assert (status, said.partition(" at ")[0]) == (70, "trap 2"), "there is no Gemmini"
+    words = ["make", "-s", "-B", "-f", "bare_metal.mk", "PROGRAM=compiled", "SOURCES=compiled.c main.c data.S"]
+    subprocess.run([*words, "DEFINES=-DPENSTOCK_MODEL"], cwd=out, check=True, capture_output=True)
+    assert execute(out / "compiled.elf") == (0, "PASS\n")
