@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from xdsl.context import Context
 from xdsl.dialects.builtin import FileLineColLoc, ModuleOp
+from xdsl.rewriter import InsertPoint, Rewriter
 
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError
 from penstock.dialects.element_bits import stored
@@ -43,8 +44,8 @@ Array = NDArray[Any]
 MANIFEST = "manifest.json"
 PASSES = "accel-to-issues,canonicalize,cse,accel-configure,cse"
 """From the accel level to what is issued."""
-QUEUES = "accel-assign-queues"
-"""Before them, where the machine keeps commands in order by queues."""
+ORDERING = {"program": (), "queues": ("accel-assign-queues",), "barrier": ("accel-tokens-to-barriers",)}
+"""What comes before them, by what keeps the commands of the machine in order."""
 CHECK = "code/check.h"
 """What compares outputs."""
 TOLERANCE = 1e-5
@@ -70,8 +71,7 @@ def lower_to_device(module: ModuleOp, ctx: Context) -> None:
     machine does not spell them.
     """
     code = _code_of(module)
-    specs = f"{QUEUES},{PASSES}" if code.order.data == "queues" else PASSES
-    for each in read_pipeline(specs):
+    for each in read_pipeline(",".join((*ORDERING[code.order.data], PASSES))):
         each.apply(ctx, module)
     module.verify()
 
@@ -105,14 +105,11 @@ def machine_files(target: TargetOp) -> dict[str, str]:
     found: dict[str, str] = {}
     for attr in () if code is None or code.files is None else code.files:
         path = attr.data
+        own = Path(target.location.filename.data).parent / path if isinstance(target.location, FileLineColLoc) else None
+        # A machine that extends one that ships has the files of that one, too.
+        shipped = resources.files("penstock.machines").joinpath(path)
         try:
-            if (
-                isinstance(target.location, FileLineColLoc)
-                and (folder := Path(target.location.filename.data)).is_file()
-            ):
-                text = (folder.parent / path).read_text(encoding="utf-8")
-            else:
-                text = resources.files("penstock.machines").joinpath(path).read_text(encoding="utf-8")
+            text = (own if own is not None and own.is_file() else shipped).read_text(encoding="utf-8")
         except OSError as error:
             message = f'cannot read the file "{path}" of machine "{target.machine_name}": {error.strerror}'
             raise UserError(message, notes=["paths are from the folder of the machine file"]) from None
@@ -134,6 +131,10 @@ def write_device_folder(
     Raises UserError if `path` is something else already, or cannot be written.
     """
     source = program.source
+    target = program.code.parent_op()
+    if find_target(reference) is None and isinstance(target, TargetOp):
+        # A program that holds commands already is executed as the machine says.
+        Rewriter.insert_op(target.clone(), InsertPoint.at_start(reference.body.block))
     expected = [
         np.ascontiguousarray(output).astype(spec.dtype, copy=False)
         for spec, output in zip(signature.outputs, run_module(reference, inputs, weights), strict=True)

@@ -226,7 +226,8 @@ def _write_device(given: EmitterInput, output: Path) -> str:
     counts = written.counts
     return (
         f"{counts.commands:,} commands, {counts.settings:,} settings of states"
-        f" (before each command: {counts.every_time:,}); run it on the model with: make -C {output} check"
+        f" (before each command: {counts.every_time:,}), {counts.barriers:,} barriers;"
+        f" run it on the model with: make -C {output} check"
     )
 
 

@@ -25,6 +25,7 @@ from penstock.lowering.from_machine_toml import (
     shipped_machines,
 )
 from penstock.lowering.machine_file import ASSUMED
+from penstock.runtime.device_check import code_faults
 from penstock.tools.arguments import add_machine_options, machine_options
 from penstock.tools.errors import render
 from penstock.tools.text import aligned
@@ -46,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     show.add_argument("--table", action="store_true", help="a table, with the origin of each number")
     validate = actions.add_parser("validate", help="check machine files")
     validate.add_argument("files", nargs="+", metavar="FILE", help="a machine file, or a name")
+    validate.add_argument("--code", action="store_true", help="compile each command that it spells, once")
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -58,7 +60,7 @@ def execute(args: argparse.Namespace) -> int:
             print("\n".join(describe(target)) if args.table else target)
             return 0
         case _:
-            return validate_files(args.files)
+            return validate_files(args.files, code=args.code)
 
 
 def machine_table() -> list[str]:
@@ -189,14 +191,19 @@ def text_of(attr: Attribute) -> str:
             return str(attr)
 
 
-def validate_files(names: Sequence[str]) -> int:
-    """Print every fault of every file to stderr, with the line it is in; the status is 1 if there is one."""
+def validate_files(names: Sequence[str], *, code: bool = False) -> int:
+    """
+    Print every fault of every file to stderr, with the line it is in; the status is 1 if there is one. With `code`,
+    what the C compiler refuses of how commands are spelled is one.
+    """
     status = 0
     for name in names:
         file, text = name, ""
         try:
             file, text = machine_text(name)
-            faults = read_machine(file, text)[1]
+            target, faults = read_machine(file, text)
+            if code and not faults and target is not None:
+                faults = code_faults(target)
         except UserError as fault:
             faults = (fault,)
         for fault in faults:

@@ -13,7 +13,7 @@ from xdsl.ir import Block, Operation
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint
 
-from penstock.dialects.accel_issue import IssueOp, SetOp
+from penstock.dialects.accel_issue import CodeOp, IssueOp, SetOp
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.machine import StateOp, TargetOp
 from penstock.dialects.machine.spelling import COPY
@@ -174,12 +174,14 @@ class IssueCounts:
     """States that are set."""
     every_time: int
     """States that would be, were they set before each command."""
+    barriers: int
+    """How often the processor waits for all of them."""
 
 
 def issue_counts(module: ModuleOp) -> IssueCounts:
     """What the kernels of a module issue, of loops with bounds that are not constants a single iteration."""
     target, functions = machine_kernels(module)
-    commands = settings = every_time = 0
+    commands = settings = every_time = barriers = 0
     for function in functions:
         for op, times in _with_trips(function.body.block, 1):
             match op:
@@ -188,9 +190,11 @@ def issue_counts(module: ModuleOp) -> IssueCounts:
                     every_time += times * (0 if target is None else len(needs(op, target)))
                 case SetOp():
                     settings += times
+                case CodeOp() if op.key.data == "barrier":
+                    barriers += times
                 case _:
                     pass
-    return IssueCounts(commands, settings, every_time)
+    return IssueCounts(commands, settings, every_time, barriers)
 
 
 def _with_trips(block: Block, times: int) -> Iterator[tuple[Operation, int]]:

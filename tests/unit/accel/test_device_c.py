@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -110,3 +111,14 @@ def test_spelling_survives_as_text(name: str) -> None:
     text = str(load_machine(name))
     assert "gemmini_preload" in text
     assert str(Parser(make_context(), text).parse_op()) == text
+
+
+def test_units_that_run_on_are_ordered_by_barriers(product: Path, tmp_path: Path, penstock: Command) -> None:
+    """The pass proves the order; fewer barriers than commands, and more than the one that a kernel ends in."""
+    machine = tmp_path / "own.toml"
+    machine.write_text('[machine]\nname = "own"\nextends = "gemmini"\n\n[code]\norder = "barrier"\n')
+    finished = penstock("compile", product, "--machine", machine, "--emit", "device-c", "-o", tmp_path / "out")
+    assert finished.status == 0, finished.err
+    (barriers,) = re.findall(r"(\d+) barriers", finished.err)
+    assert 1 < int(barriers) < 30
+    assert check(tmp_path / "out").stdout == "PASS\n"
