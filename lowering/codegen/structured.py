@@ -20,9 +20,10 @@ from penstock.dialects.affine_maps import linear_form
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.machine import REGISTERS, IntrinsicOp
 from penstock.dialects.products import added_product
-from penstock.lowering.codegen.emitter import Emitter, View, static_product, unsupported
+from penstock.lowering.codegen.emitter import Emitter
 from penstock.lowering.codegen.nest import LoopNest, plan_nest
 from penstock.lowering.codegen.text import Expr, Size
+from penstock.lowering.codegen.views import View, static_product, unsupported
 from penstock.passes.analysis.vector_products import VectorProduct, vector_products
 from penstock.passes.planning.register_blocks import Domain
 from penstock.passes.schedule.primitives.tensorize import match_named

@@ -11,11 +11,11 @@ from dataclasses import replace
 from xdsl.ir import SSAValue
 
 from penstock.dialects.machine import REGISTERS
-from penstock.lowering.codegen.emitter import View
 from penstock.lowering.codegen.nest import LoopNest
 from penstock.lowering.codegen.nests import Blocks, InOrder
 from penstock.lowering.codegen.structured import Structured, plan_structured
 from penstock.lowering.codegen.text import Expr, Size
+from penstock.lowering.codegen.views import View
 from penstock.lowering.to_c.emitter import FunctionEmitter
 from penstock.lowering.to_c.text import for_loop, sum_of
 from penstock.lowering.to_c.vectors import VectorType, is_vectorizable, product_name, vector_type
