@@ -20,6 +20,7 @@ from penstock.lowering.codegen.naming import function_names, program_names
 from penstock.lowering.codegen.text import Names
 from penstock.lowering.codegen.types import CType, c_type
 from penstock.lowering.codegen.views import unsupported
+from penstock.passes.analysis.vector_products import VectorProduct
 from penstock.passes.loop.forall_to_for import run_in_order
 
 ENTRY = "main"
@@ -60,6 +61,8 @@ class Program:
     """For each function the arguments whose memory no other argument reaches."""
     helpers: set[str] = field(default_factory=set[str])
     """The helper functions that the text so far calls."""
+    products: dict[str, VectorProduct] = field(default_factory=dict[str, VectorProduct])
+    """The intrinsics of the host that the text so far calls, by the names of their functions."""
     scope_ends: dict[str, int] = field(default_factory=dict[str, int])
     """For each scope, and for the arena under "", the bytes that its buffers reach to."""
     scratch: int = 0

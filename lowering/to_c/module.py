@@ -156,7 +156,7 @@ def emit_c(module: ModuleOp, *, name: str = ENTRY) -> CSource:
         prelude="".join(
             (HEADER.replace("{BITS}", str(8 * program.vector_bytes)), _headers_of_machine(program), "\n", KERNEL)
         )
-        + _spaced(prelude(program.helpers)),
+        + _spaced(prelude(program.helpers, program.products)),
         constants=constants,
         kernels=kernels,
         entry=text,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from xdsl.dialects import arith, scf, tensor
-from xdsl.dialects.builtin import DYNAMIC_INDEX, MemRefType, TensorType
+from xdsl.dialects.builtin import DYNAMIC_INDEX, IntegerType, MemRefType, TensorType
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.traits import IsTerminator
@@ -24,13 +24,18 @@ _BYTES_PER_CYCLE = 8
 
 
 def vector_unit(target: TargetOp, *operands: Attribute) -> VectorUnit | None:
-    """What the processor has for operands of these types, scalars aside; None where its registers do not hold them."""
+    """
+    What the processor has for operands of these types, scalars aside, the result last; None where its registers do not
+    hold them. Integers that are computed on in a wider type are widened when they are loaded.
+    """
     processor, registers = target.processor(), target.scope(REGISTERS)
     types = [type for type in operands if isa(type, TensorType)]
-    elements = {type.element_type for type in types}
-    if processor is None or len(elements) != 1 or not elements <= {*registers.dtypes.data}:
+    if processor is None or not types or types[-1].element_type not in registers.dtypes.data:
         return None
-    size, caches = element_bytes(types[0]), ints_of(processor.caches)
+    others = {type.element_type for type in types} - {types[-1].element_type}
+    if not all(_is_narrower(each, types[-1].element_type) for each in others):
+        return None
+    size, caches = element_bytes(types[-1]), ints_of(processor.caches)
     return VectorUnit(
         registers=registers.size_bytes // processor.vector_bytes,
         lanes=processor.vector_bytes // size,
@@ -48,6 +53,11 @@ def vector_unit(target: TargetOp, *operands: Attribute) -> VectorUnit | None:
         row_overhead=processor.row_overhead_cycles,
         packing=processor.packing_worth,
     )
+
+
+def _is_narrower(element: Attribute, than: Attribute) -> bool:
+    """Whether an integer type has fewer bits than another one."""
+    return isa(element, IntegerType) and isa(than, IntegerType) and element.width.data < than.width.data
 
 
 def domain_of(generic: GenericOp) -> Domain | None:

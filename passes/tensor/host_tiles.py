@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from xdsl.dialects import func, tensor
 from xdsl.dialects.builtin import TensorType
@@ -10,9 +11,11 @@ from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.utils.hints import isa
 
 from penstock.dialects.machine import TargetOp
-from penstock.passes.analysis.access import linear_form
+from penstock.passes.analysis.access import access_of, linear_form
+from penstock.passes.analysis.intrinsics import candidates
 from penstock.passes.analysis.kernels import has_reduction, is_contraction, reads_windows
 from penstock.passes.analysis.memory.stated_scopes import has_own_tiles, states_scopes
+from penstock.passes.analysis.vector_products import VectorProduct, vector_products
 from penstock.passes.analysis.work import domain_of, vector_unit
 from penstock.passes.planning.register_blocks import (
     Domain,
@@ -85,6 +88,8 @@ def _tile(anchor: GenericOp, fused: Sequence[GenericOp], target: TargetOp, rank:
     if rank < 0:
         schedule.tile(schedule.handles([anchor])[0], [0] * len(domain.extents))
         return True
+    if (found := vector_product_of(anchor, target)) is not None:
+        return _tile_vector_product([anchor, *fused], domain, *found, target, schedule, rank)
     unit = vector_unit(target, *anchor.operand_types)
     if unit is None:
         return False
@@ -105,6 +110,57 @@ def _tile(anchor: GenericOp, fused: Sequence[GenericOp], target: TargetOp, rank:
             return True
     _cut(schedule, members, domain, plan)
     return True
+
+
+def _tile_vector_product(
+    members: list[GenericOp],
+    domain: Domain,
+    found: VectorProduct,
+    grouped: int,
+    target: TargetOp,
+    schedule: Schedule,
+    rank: int,
+) -> bool:
+    """
+    Cut a contraction whose sums an intrinsic adds to: the products that it adds at once are one step of the sum. False
+    where there is no such tile.
+    """
+    unit = vector_unit(target, members[0].outputs[0].type)
+    if unit is None:
+        return False
+    unit = replace(unit, lanes=found.lanes)
+    plan = register_tile(_in_groups(domain, grouped, found.group), unit, rank)
+    if plan is None:
+        return False
+    padded = [value.owner for value in members[0].inputs if isinstance(value.owner, tensor.PadOp)]
+    for pad in schedule.handles(padded):
+        schedule.materialize(pad)
+    _cut(schedule, members, domain, plan)
+    return True
+
+
+def _in_groups(domain: Domain, grouped: int, size: int) -> Domain:
+    """A domain in which what `size` steps of the dim `grouped` read is one element."""
+    extents = tuple(1 if dim == grouped else extent for dim, extent in enumerate(domain.extents))
+    strides = [
+        tuple(0 if dim == grouped else stride // size for dim, stride in enumerate(each))
+        for each in domain.strides[: domain.inputs]
+    ]
+    return Domain(extents, (*strides, *domain.strides[domain.inputs :]), domain.outputs, domain.indexed)
+
+
+def vector_product_of(generic: GenericOp, target: TargetOp) -> tuple[VectorProduct, int] | None:
+    """The intrinsic of the host that a contraction is, and the dim of the products that it adds at once."""
+    products = {each.intrinsic: each for each in vector_products(target)}
+    access = access_of(generic, placed=False) if products else None
+    matches = candidates(access, target)[0] if access is not None else []
+    for match in sorted(matches, key=lambda match: -products[match.intrinsic].lanes):
+        lanes, grouped = match.dims
+        found, extents = products[match.intrinsic], generic.get_static_loop_ranges()
+        if lanes is None or grouped is None or extents[grouped] != found.group or extents[lanes] % found.lanes:
+            continue
+        return found, grouped
+    return None
 
 
 def _cut(schedule: Schedule, members: list[GenericOp], domain: Domain, plan: RegisterTile) -> list[GenericOp]:
