@@ -42,7 +42,12 @@ from penstock.passes.cpu import cpu_features
 
 NATIVE = "native"
 """What asks for the host with the registers of the CPU that this process runs on."""
-_HOSTS = (("host-avx512", {"avx512f"}), ("host-avx2", {"avx2", "fma"}), ("host-neon", {"asimd"}))
+_HOSTS = (
+    ("host-avx512-vnni", {"avx512f", "avx512bw", "avx512vl", "avx512_vnni"}),
+    ("host-avx512", {"avx512f"}),
+    ("host-avx2", {"avx2", "fma"}),
+    ("host-neon", {"asimd"}),
+)
 """The shipped hosts, and the features that a CPU of each has; the best first."""
 _SUFFIX = ".toml"
 _PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")

@@ -55,6 +55,7 @@ from penstock.lowering.tensor_expression import (
     ExpressionFault,
     OperandDecl,
     build_behaviour,
+    operand_type,
     scalar_type,
 )
 from penstock.lowering.toml_positions import Path, Position, Positions
@@ -161,6 +162,12 @@ def _read_type(value: object) -> Attribute:
     return found
 
 
+def _read_operand_type(value: object) -> Attribute:
+    """An element type, with or without a sign."""
+    text = _expect(str, value)
+    return operand_type(text) or _read_type(text)
+
+
 def _read_extents(value: object) -> list[int]:
     """The extent of a dim, or a range of two."""
     if not isinstance(value, list):
@@ -264,7 +271,7 @@ class OperandKey:
 OPERAND_KEYS: dict[str, OperandKey] = {
     "name": OperandKey("name", _read_name, "As the behaviour calls it."),
     "scope": OperandKey("name", _read_name, f'The scope that it lies in, or `"{DRAM}"`, which only an engine reaches.'),
-    "dtype": OperandKey("element type", _read_type, "Of its elements."),
+    "dtype": OperandKey("element type", _read_operand_type, "Of its elements; `ui8` has no sign."),
     "role": OperandKey(
         f"one of {', '.join(_ROLES)}",
         lambda value: _read_choice(value, _ROLES),

@@ -45,6 +45,7 @@ from penstock.lowering.from_kernel.parser import SyntaxFault, parse_assignment
 from penstock.lowering.from_kernel.scalars import Operand, Scalars, element_called
 from penstock.lowering.from_kernel.syntax import Access, Assignment, Binary, Binding, Call, Name, Node, Position, Unary
 from penstock.passes.scalar_body import Body
+from penstock.passes.shapes import signless
 
 EXAMPLE = "an expression reads like: acc[m,n] += a[m,k] * b[k,n]"
 
@@ -78,6 +79,11 @@ class Behaviour:
     """The names of the region's arguments; the written one is last, and `imm`, if used, before it."""
     dims: tuple[str, ...]
     """The names of the generic's loops, in their order."""
+
+
+def operand_type(name: str) -> IntegerType | AnyFloat | None:
+    """The element type of an operand, which may be unsigned (`ui8`), or None if there is none of that name."""
+    return None if name == "bool" else element_called(name)
 
 
 def scalar_type(name: str) -> IntegerType | AnyFloat | None:
@@ -132,11 +138,11 @@ class _BehaviourBuilder:
         names = [decl.name for decl in inputs]
         types: list[Attribute] = [self._memref(decl) for decl in self.operands]
         maps = [AffineMap(len(self.dims), 0, self.indices[decl.name]) for decl in self.operands]
-        scalars = [decl.dtype for decl in self.operands]
+        scalars = [signless(decl.dtype) for decl in self.operands]
         if self.uses_immediate:
             names.append(IMMEDIATE)
-            types.insert(-1, output.dtype)
-            scalars.insert(-1, output.dtype)
+            types.insert(-1, signless(output.dtype))
+            scalars.insert(-1, signless(output.dtype))
             maps.insert(-1, AffineMap(len(self.dims), 0, ()))
         names.append(output.name)
 
@@ -160,7 +166,7 @@ class _BehaviourBuilder:
     def _memref(self, decl: OperandDecl) -> MemRefType:
         rank = len(self.indices[decl.name])
         space = NoneAttr() if decl.scope == DRAM else StringAttr(decl.scope)
-        return MemRefType(decl.dtype, [DYNAMIC_INDEX] * rank, layout_of(decl.strides, rank), space)
+        return MemRefType(signless(decl.dtype), [DYNAMIC_INDEX] * rank, layout_of(decl.strides, rank), space)
 
     def _body(self, names: Sequence[str], scalars: Sequence[Attribute]) -> Region:
         block = Block(arg_types=scalars)
@@ -169,7 +175,10 @@ class _BehaviourBuilder:
         out = block.args[-1]
         out.name_hint = "out"
         body, value = Body(block, UnknownLoc()), self.assignment.value
-        elements = {name: Operand(arg.type, arg) for name, arg in zip(names, block.args, strict=True)}
+        declared = {decl.name: decl.dtype for decl in self.operands}
+        elements = {
+            name: Operand(declared.get(name, arg.type), arg) for name, arg in zip(names, block.args, strict=True)
+        }
         expression = Scalars({part: elements[name] for part, name in self.parts.items()}, _NUMBERS, types=scalar_type)
         found = expression.type_of(value)
         if found is not None and found != out.type:

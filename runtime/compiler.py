@@ -98,7 +98,7 @@ PIPELINE: dict[str, tuple[PipelineStep, ...]] = {
         PipelineStep("tensor-to-loop"),
         PipelineStep("promote"),
         PipelineStep("promote-levels", for_scopes=True),
-        PipelineStep("tensorize", for_scopes=True),
+        PipelineStep("tensorize", for_machine=True),
         # Iterations that a schedule lets run at once, but for those that have threads: no machine has units for them.
         PipelineStep("forall-to-for"),
         # Without fused multiply-adds, unless the machine is a host that has them: the numbers are the same everywhere.

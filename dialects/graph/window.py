@@ -32,11 +32,13 @@ from penstock.dialects.graph.base import (
 )
 from penstock.dialects.graph.layout import (
     NCHW,
+    NHWC,
     Layout,
     channels_of,
     default_filters,
     filter_layout,
     image_layout,
+    parse_layout,
     spatial_sizes,
     with_channels,
 )
@@ -235,7 +237,8 @@ class ConvOp(GraphOp):
     [N, spatial..., C], w is [spatial..., C / group, O]. `filters` names another layout of `w`, and must where the
     images have blocks of channels: "NHWC16c" with "HWOI16o16i" is x [N, spatial..., C/16, 16] and
     w [spatial..., O/16, C/16, 16, 16], its result [N, spatial..., O/16, 16] and `b` [O/16, 16]; blocks divide the
-    channels of each group then. `pads` lists all beginnings, then all ends. It is computed in the type of the operands,
+    channels of each group then. Images "NHWC" of one group may have filters in blocks that divide the channels, as
+    "OHWI16o4i". `pads` lists all beginnings, then all ends. It is computed in the type of the operands,
     narrow floats in f32 and rounded once, or in the wider `accumulator`, to which `b` and the result then belong.
     """
 
@@ -289,17 +292,23 @@ class ConvOp(GraphOp):
         element = accumulated((x, w), b, accumulator, cls.name)
         spatial = spatial_sizes(x, layout)
         rank = len(spatial)
-        blocks = 2 * (x.get_num_dims() - rank - 2)
+        images = image_layout(layout, x.get_num_dims())
+        # Filters in blocks go with images without: they are as many channels there as the blocks hold.
+        named = () if filters is None else parse_layout(filters).parts
+        blocks = 2 if images.is_blocked else sum(part.block is not None for part in named)
         require(
             w.get_num_dims() == rank + 2 + blocks,
             lambda: f"filters {w} of rank {w.get_num_dims()} do not match {x} of rank {x.get_num_dims()}",
         )
-        images = image_layout(layout, x.get_num_dims())
         stored = filters_of(layout, filters, w.get_num_dims())
         block = images.block("C")
         require(
-            stored.block("O") == stored.block("I") == block and (not images.is_blocked or stored.rank == rank + 4),
+            not images.is_blocked or (stored.block("O") == stored.block("I") == block and stored.rank == rank + 4),
             lambda: f'filters "{stored}" do not go with images "{layout}": blocks of channels are of one size in both',
+        )
+        require(
+            images.is_blocked or not stored.is_blocked or layout == NHWC,
+            f'filters "{stored}" in blocks go with images in "{NHWC}" or in blocks, not with "{layout}"',
         )
         require(
             group == 1 or images.is_blocked or not filters,

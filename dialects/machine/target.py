@@ -125,10 +125,8 @@ class TargetOp(IRDLOperation):
 
     @property
     def is_host(self) -> bool:
-        """Whether it is a CPU and nothing beside it: of scopes it has registers, and no engine and no intrinsic."""
-        if self.sym_name.data == HOST:
-            return True
-        return REGISTERS in self.scopes() and not self.parts(DmaOp) and not self.parts(IntrinsicOp)
+        """Whether it is a CPU and nothing beside it: of scopes it has registers, and no engine."""
+        return self.sym_name.data == HOST or (REGISTERS in self.scopes() and not self.parts(DmaOp))
 
     def peak_macs_per_cycle(self) -> Fraction:
         """The multiply-accumulates a cycle with every unit at its best intrinsic, without depth."""
@@ -202,7 +200,7 @@ class TargetOp(IRDLOperation):
         if chain and current == scope.sym_name.data:
             yield PartFault("parent", f"its parents lead back to itself: {' in '.join([*chain, current])}")
         if scope.sym_name.data == REGISTERS and not self.is_host:
-            message = f'"{REGISTERS}" means those of a processor that has no engines or intrinsics beside it'
+            message = f'"{REGISTERS}" means those of a processor that has no engines beside it'
             yield PartFault("name", message, ("give the scope another name",))
 
     def _dma_faults(self, dma: DmaOp) -> Iterator[PartFault]:
@@ -219,6 +217,11 @@ class TargetOp(IRDLOperation):
     def _intrinsic_faults(self, intrinsic: IntrinsicOp) -> Iterator[PartFault]:
         yield from self._unknown(UnitOp, "unit", intrinsic.unit_name)
         yield from self._unknown(DmaOp, "dma", intrinsic.dma_name)
+        for key, given in (("feature", intrinsic.feature), ("statement", intrinsic.statement)):
+            if given is not None and not self.is_host:
+                yield PartFault(key, f"{key} has no meaning but on a host")
+            if given is None and self.is_host:
+                yield PartFault(key, f"an intrinsic of a host needs {key}")
         dma = self.dmas().get(intrinsic.dma_name or "")
         # A machine file does not list the immediate among the operands.
         specs = [spec for spec in intrinsic.operand_specs() if spec.role != IMMEDIATE]

@@ -143,6 +143,8 @@ API_PAGES = (
         (
             "lowering/codegen/__init__.py",
             "lowering/codegen/emitter.py",
+            "lowering/codegen/views.py",
+            "lowering/codegen/program.py",
             "lowering/codegen/text.py",
             "lowering/codegen/types.py",
             "lowering/to_c/__init__.py",

@@ -10,8 +10,9 @@ from xdsl.ir import Region, SSAValue
 from xdsl.utils.hints import isa
 
 from penstock.dialects.mem import memref_of
-from penstock.lowering.codegen.emitter import Emitter, View, is_token, owner_of, unsupported
+from penstock.lowering.codegen.emitter import Emitter
 from penstock.lowering.codegen.text import Expr
+from penstock.lowering.codegen.views import View, is_token, owner_of, unsupported
 from penstock.passes.analysis.loop_dependences import VECTORIZE, obstacle_to_vectors
 
 # what loops and branches carry

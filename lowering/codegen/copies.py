@@ -17,8 +17,9 @@ from penstock.dialects.accel import DmaOp
 from penstock.dialects.machine import REGISTERS
 from penstock.dialects.mem import CopyOp
 from penstock.dialects.window import WindowedTransfer
-from penstock.lowering.codegen.emitter import Emitter, Terms, View, static_product
+from penstock.lowering.codegen.emitter import Emitter
 from penstock.lowering.codegen.text import Expr, Size
+from penstock.lowering.codegen.views import Terms, View, static_product
 from penstock.passes.analysis.index import AffineIndex
 
 MOST_UNROLLED = 16

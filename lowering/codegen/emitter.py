@@ -10,119 +10,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
-from math import prod
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from xdsl.dialects import func, scf
 from xdsl.dialects.builtin import DYNAMIC_INDEX, DenseArrayBase, IntegerType
-from xdsl.dialects.memref import GlobalOp
 from xdsl.dialects.utils import get_dynamic_index_list
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.ir.affine import AffineBinaryOpKind
 
-from penstock.dialects.accel import TokenType
-from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
-from penstock.dialects.machine import REGISTERS, TargetOp
-from penstock.dialects.mem import RingType, ScopedAllocation, memref_of, scope_of
+from penstock.dialects.diagnostics import UserError
+from penstock.dialects.mem import ScopedAllocation
 from penstock.dialects.upstream.scf import InParallelOp
+from penstock.lowering.codegen.program import Program
 from penstock.lowering.codegen.text import Expr, Names, Size
 from penstock.lowering.codegen.types import CType, c_type
+from penstock.lowering.codegen.views import Captured, Terms, View, owner_of, unsupported
 
 _TERMINATORS = (scf.YieldOp, scf.ConditionOp, scf.ReduceOp, InParallelOp, func.ReturnOp)
 """What ends a block: the op around it knows what to do with its operands."""
-
-VECTOR_BYTES, VECTOR_REGISTERS = 32, 16
-"""Of the CPU where no machine says it; CPUs with shorter vectors take several."""
-
-COUNTERS = {
-    "transfers": "commands of DMA engines",
-    "bytes_in": "moved from off chip, inside the windows",
-    "bytes_out": "moved off chip, inside the windows",
-    "bytes_on_chip": "moved between scopes",
-    "commands": "commands of intrinsics",
-    "macs": "multiply-accumulates of intrinsics",
-    "host_macs": "multiply-accumulates of structured ops on the host",
-}
-"""The counters of a context, which it begins with, 8 bytes each, and what they count."""
-
-Terms = Sequence[tuple[Size, Size]]
-"""Products, of which an offset is the sum."""
-
-
-@dataclass(frozen=True)
-class View:
-    """A memref: a pointer to its first element, and how the others lie."""
-
-    pointer: str
-    """The name of a variable, or a parenthesised expression."""
-    ctype: CType
-    """The type of its elements."""
-    shape: tuple[Size, ...]
-    """Its extents."""
-    strides: tuple[Size, ...]
-    """In elements."""
-    scope: str | None
-    """None off chip."""
-    base: str
-    """The pointer to the start of the allocation, from which `memref.reinterpret_cast` counts."""
-    is_const: bool = False
-    """Whether nothing is written through it."""
-
-    @property
-    def pointer_type(self) -> str:
-        """Of C."""
-        return f"{'const ' if self.is_const else ''}{self.ctype.storage} *"
-
-    @property
-    def static_strides(self) -> tuple[int, ...] | None:
-        """The strides, if all are known."""
-        known = tuple(stride for stride in self.strides if isinstance(stride, int))
-        return known if len(known) == len(self.strides) else None
-
-
-@dataclass
-class Program:
-    """What the functions of one program share."""
-
-    target: TargetOp | None
-    """The machine; None for the host alone."""
-    functions: dict[str, func.FuncOp]
-    """`@main` and what it calls, by symbol."""
-    names: Names
-    """The names that its text has for functions and globals."""
-    symbols: dict[str, str]
-    """The name of each function and each global."""
-    globals: dict[str, GlobalOp]
-    """The constants of the module, by symbol."""
-    written: dict[str, frozenset[int]]
-    """For each function the numbers of the arguments that it writes through."""
-    restricted: dict[str, frozenset[int]]
-    """For each function the arguments whose memory no other argument reaches."""
-    helpers: set[str] = field(default_factory=set[str])
-    """The helper functions that the text so far calls."""
-    scope_ends: dict[str, int] = field(default_factory=dict[str, int])
-    """For each scope, and for the arena under "", the bytes that its buffers reach to."""
-    scratch: int = 0
-    """Bytes that a nest may use while it runs."""
-    threads: int = 1
-    """How many threads run the iterations of its parallel loops."""
-
-    @property
-    def vector_bytes(self) -> int:
-        """Bytes of the vectors of the processor that it is made for."""
-        processor = self.target.processor() if self.target is not None else None
-        return (processor.vector_bytes if processor is not None else None) or VECTOR_BYTES
-
-    @property
-    def vector_registers(self) -> int:
-        """How many of them the processor has."""
-        registers = None if self.target is None else self.target.scopes().get(REGISTERS)
-        return VECTOR_REGISTERS if registers is None else registers.size_bytes // self.vector_bytes
-
-    def reserve_scratch(self, size: int) -> None:
-        """Make the scratch memory at least `size` bytes."""
-        self.scratch = max(self.scratch, size)
 
 
 @dataclass(frozen=True)
@@ -139,27 +45,6 @@ class Language:
     """Binds the result of a pure op; raises UserError (unsupported) for one without a rule."""
     structured: Callable[[Any, Any], None]
     """Writes the loops of a structured op, which is not empty."""
-
-
-@dataclass(frozen=True)
-class Captured:
-    """A value from outside of a parallel loop, handed to the function that runs its iterations."""
-
-    value: SSAValue
-    """In the function around the loop."""
-    name: str
-    """In the function that runs iterations."""
-    text: str
-    """In the function around the loop."""
-    view: View | None
-    """Of a memref."""
-    is_restricted: bool = False
-    """Whether no other memory that the iterations access overlaps it."""
-
-    @property
-    def is_pointer(self) -> bool:
-        """Whether it is a memref, or the bytes of a ring."""
-        return self.view is not None or isinstance(self.value.type, RingType)
 
 
 class Emitter:
@@ -453,45 +338,3 @@ class Emitter:
     def count(self, counter: str, amount: Size) -> None:
         """Add to a counter of the context."""
         raise NotImplementedError
-
-
-def unsupported(op: Operation, message: str, *notes: str) -> UserError:
-    """The error for an op that generated code cannot hold."""
-    return UserError(message, loc=location_of(op), notes=notes, status=UNSUPPORTED)
-
-
-def owner_of(value: SSAValue) -> Operation:
-    """The op that a value is a result of, or an argument in."""
-    op = value.owner if isinstance(value.owner, Operation) else value.owner.parent_op()
-    assert op is not None
-    return op
-
-
-def is_token(value: SSAValue) -> bool:
-    """Whether a value is a token: code runs every command at once, so they vanish."""
-    return isinstance(value.type, TokenType)
-
-
-def static_product(sizes: Sequence[Size]) -> tuple[int, list[Size]]:
-    """The product of the sizes that are known, and the others."""
-    return prod(size for size in sizes if isinstance(size, int)), [size for size in sizes if isinstance(size, str)]
-
-
-def view_of_type(value: SSAValue, pointer: str, *, is_const: bool = False) -> View:
-    """
-    The view of a memref whose shape and strides its type tells, `pointer` being its first element.
-
-    Raises UserError where the type leaves one of them open.
-    """
-    type = memref_of(value)
-    op = owner_of(value)
-    strides = type.get_strides()
-    if strides is None or None in strides or not type.has_static_shape():
-        raise unsupported(
-            op,
-            f"{type} has a shape or strides that are not known here",
-            "C takes the shapes and strides of arguments from their types; only offsets may be dynamic",
-        )
-    shape = tuple(type.get_shape())
-    known = tuple(stride for stride in strides if stride is not None)
-    return View(pointer, c_type(type.element_type, op), shape, known, scope_of(type), pointer, is_const)

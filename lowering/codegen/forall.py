@@ -13,8 +13,9 @@ from xdsl.ir import BlockArgument
 from xdsl.utils.hints import isa
 
 from penstock.dialects.upstream.scf import ForallOp
-from penstock.lowering.codegen.emitter import Captured, Emitter, is_token, unsupported
+from penstock.lowering.codegen.emitter import Emitter
 from penstock.lowering.codegen.text import Expr, Size
+from penstock.lowering.codegen.views import Captured, is_token, unsupported
 from penstock.passes.analysis.loops import forall_iterations, threads_of
 from penstock.passes.analysis.memory.storage import storage_of
 from penstock.runtime.interpreter.body import captured_values

@@ -11,9 +11,10 @@ from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.mem import BufferOp, PrefetchOp, RingOp, SlotOp, element_bytes, memref_of
-from penstock.lowering.codegen.emitter import Emitter, View, unsupported, view_of_type
+from penstock.lowering.codegen.emitter import Emitter
 from penstock.lowering.codegen.text import Expr, Size
 from penstock.lowering.codegen.types import CType, c_type
+from penstock.lowering.codegen.views import View, unsupported, view_of_type
 
 
 def refuse_alloc(emitter: Emitter, op: memref.AllocOp | memref.AllocaOp | memref.DeallocOp) -> None:

@@ -29,7 +29,7 @@ ACCUMULATORS = 256
 """The most outputs of a block: 32 vectors of 8."""
 
 PANEL = 1 << 14
-"""The most elements of a packed panel: 64 KiB of f32 on the stack."""
+"""The most elements of a packed panel: 64 KiB of f32."""
 
 REUSE = 4
 """How often a panel is used at least, for packing it to pay."""

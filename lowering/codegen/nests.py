@@ -15,10 +15,11 @@ from typing import Generic, TypeVar
 from xdsl.dialects.linalg.ops import IndexOp
 
 from penstock.lowering.codegen.affine import affine_expression
-from penstock.lowering.codegen.emitter import Emitter, View
+from penstock.lowering.codegen.emitter import Emitter
 from penstock.lowering.codegen.nest import LoopNest, NestLoop, Strip
 from penstock.lowering.codegen.structured import Structured
 from penstock.lowering.codegen.text import Expr, Size
+from penstock.lowering.codegen.views import View
 
 E = TypeVar("E", bound=Emitter)
 

@@ -12,17 +12,79 @@ from xdsl.utils.hints import isa
 from penstock.dialects.diagnostics import UserError, did_you_mean, location_of
 from penstock.dialects.element_bits import DType
 from penstock.dialects.functions import NAME, OUTPUT, WEIGHT, attribute_text, body_block
-from penstock.dialects.machine import REGISTERS, find_target
+from penstock.dialects.machine import REGISTERS, TargetOp, find_target
 from penstock.dialects.mem import RingOp, ScopedAllocation, memref_of
 from penstock.dialects.upstream.scf import ForallOp
 from penstock.lowering.codegen.aliasing import data_flows, restricted_arguments
-from penstock.lowering.codegen.emitter import Program, unsupported
 from penstock.lowering.codegen.naming import function_names, program_names
+from penstock.lowering.codegen.text import Names
 from penstock.lowering.codegen.types import CType, c_type
+from penstock.lowering.codegen.views import unsupported
+from penstock.passes.analysis.vector_products import VectorProduct
 from penstock.passes.loop.forall_to_for import run_in_order
 
 ENTRY = "main"
 """The function that is run."""
+
+VECTOR_BYTES, VECTOR_REGISTERS = 32, 16
+"""Of the CPU where no machine says it; CPUs with shorter vectors take several."""
+
+COUNTERS = {
+    "transfers": "commands of DMA engines",
+    "bytes_in": "moved from off chip, inside the windows",
+    "bytes_out": "moved off chip, inside the windows",
+    "bytes_on_chip": "moved between scopes",
+    "commands": "commands of intrinsics",
+    "macs": "multiply-accumulates of intrinsics",
+    "host_macs": "multiply-accumulates of structured ops on the host",
+}
+"""The counters of a context, which it begins with, 8 bytes each, and what they count."""
+
+
+@dataclass
+class Program:
+    """What the functions of one program share."""
+
+    target: TargetOp | None
+    """The machine; None for the host alone."""
+    functions: dict[str, func.FuncOp]
+    """`@main` and what it calls, by symbol."""
+    names: Names
+    """The names that its text has for functions and globals."""
+    symbols: dict[str, str]
+    """The name of each function and each global."""
+    globals: dict[str, memref.GlobalOp]
+    """The constants of the module, by symbol."""
+    written: dict[str, frozenset[int]]
+    """For each function the numbers of the arguments that it writes through."""
+    restricted: dict[str, frozenset[int]]
+    """For each function the arguments whose memory no other argument reaches."""
+    helpers: set[str] = field(default_factory=set[str])
+    """The helper functions that the text so far calls."""
+    products: dict[str, VectorProduct] = field(default_factory=dict[str, VectorProduct])
+    """The intrinsics of the host that the text so far calls, by the names of their functions."""
+    scope_ends: dict[str, int] = field(default_factory=dict[str, int])
+    """For each scope, and for the arena under "", the bytes that its buffers reach to."""
+    scratch: int = 0
+    """Bytes that a nest may use while it runs."""
+    threads: int = 1
+    """How many threads run the iterations of its parallel loops."""
+
+    @property
+    def vector_bytes(self) -> int:
+        """Bytes of the vectors of the processor that it is made for."""
+        processor = self.target.processor() if self.target is not None else None
+        return (processor.vector_bytes if processor is not None else None) or VECTOR_BYTES
+
+    @property
+    def vector_registers(self) -> int:
+        """How many of them the processor has."""
+        registers = None if self.target is None else self.target.scopes().get(REGISTERS)
+        return VECTOR_REGISTERS if registers is None else registers.size_bytes // self.vector_bytes
+
+    def reserve_scratch(self, size: int) -> None:
+        """Make the scratch memory at least `size` bytes."""
+        self.scratch = max(self.scratch, size)
 
 
 @dataclass(frozen=True)
@@ -50,9 +112,13 @@ class Roles:
     """What each argument of `@main` is: its list, and its place in it."""
 
     lists: tuple[tuple[str, int], ...]
+    """The list, by name, and the place of each."""
     inputs: tuple[CParameter, ...]
+    """In order."""
     weights: tuple[CParameter, ...]
+    """In order."""
     outputs: tuple[CParameter, ...]
+    """In order."""
 
 
 @dataclass(frozen=True, kw_only=True)

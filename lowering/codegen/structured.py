@@ -6,7 +6,7 @@ intrinsic. They are described and counted here; `nests` has their loops.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from xdsl.dialects.builtin import MemRefType
@@ -20,10 +20,13 @@ from penstock.dialects.affine_maps import linear_form
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.machine import REGISTERS, IntrinsicOp
 from penstock.dialects.products import added_product
-from penstock.lowering.codegen.emitter import Emitter, View, static_product, unsupported
+from penstock.lowering.codegen.emitter import Emitter
 from penstock.lowering.codegen.nest import LoopNest, plan_nest
 from penstock.lowering.codegen.text import Expr, Size
+from penstock.lowering.codegen.views import View, static_product, unsupported
+from penstock.passes.analysis.vector_products import VectorProduct, vector_products
 from penstock.passes.planning.register_blocks import Domain
+from penstock.passes.schedule.primitives.tensorize import match_named
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,8 @@ class Structured:
     operands: tuple[BodyOperand, ...]
     outputs: int
     extents: tuple[Size, ...]
+    product: tuple[VectorProduct, int] | None = None
+    """The intrinsic of the host that it is, and the dim of the products that this adds at once."""
 
     @property
     def inputs(self) -> int:
@@ -134,11 +139,23 @@ def _generic_of(emitter: Emitter, op: GenericOp) -> Structured:
         )
     maps = [attr.data for attr in op.indexing_maps]
     structured = _structured(emitter, op.body.block, op.operands, maps, len(op.outputs), None, op)
+    structured = replace(structured, product=_product_of(emitter, op))
     extents = " x ".join(str(extent) for extent in structured.extents) or "one point"
     intrinsic = f" ({op.library_call.data})" if op.library_call is not None else ""
     emitter.describe(op, f"linalg.generic{intrinsic} over {extents}")
     _count_work(emitter, structured, "macs" if op.library_call is not None else "host_macs")
     return structured
+
+
+def _product_of(emitter: Emitter, op: GenericOp) -> tuple[VectorProduct, int] | None:
+    """The intrinsic of the host that an op says it is, proved again, and the dim of what it adds at once."""
+    target = emitter.program.target
+    if target is None or not target.is_host or op.library_call is None:
+        return None
+    match = match_named(op, op.library_call.data, target)
+    found = next((each for each in vector_products(target) if each.intrinsic is match.intrinsic), None)
+    grouped = match.dims[-1]
+    return None if found is None or grouped is None else (found, grouped)
 
 
 def _exec_of(emitter: Emitter, op: ExecOp) -> Structured:

@@ -98,6 +98,7 @@ _INTEGERS = {
     1: CType("i1", "uint8_t", "uint8_t", 1),
     **{bits: CType(f"i{bits}", f"int{max(8, bits)}_t", f"int{max(8, bits)}_t", bits) for bits in (2, 4, 8, 16, 32, 64)},
 }
+I32 = _INTEGERS[32]
 
 _ATTRIBUTES: dict[str, Attribute] = {
     **{ctype.name: kind() for kind, ctype in _FLOATS.items()},

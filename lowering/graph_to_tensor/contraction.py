@@ -85,7 +85,9 @@ def _number(parts: Sequence[LayoutPart], first: int, split: str | None) -> Loops
     return places
 
 
-def convolution_maps(op: graph.ConvOp, images: Layout, filters: Layout) -> tuple[list[AffineExpr], list[AffineExpr]]:
+def convolution_maps(
+    op: graph.ConvOp, images: Layout, results: Layout, filters: Layout
+) -> tuple[list[AffineExpr], list[AffineExpr]]:
     """
     How a convolution indexes its input and its filters: the parallel loops are in the order of the result, the
     reductions after them in that of the filters. With the channels last that is (n, o..., g, oc, k..., ic), with them
@@ -93,7 +95,7 @@ def convolution_maps(op: graph.ConvOp, images: Layout, filters: Layout) -> tuple
     (n, o..., oc, o, k..., ic, i), o and i being the places in the blocks.
     """
     grouped = op.group.value.data > 1
-    result = _number(images.parts, 0, "C" if grouped else None)
+    result = _number(results.parts, 0, "C" if grouped else None)
     inner = [part for part in filters.parts if part.dim != "O"]
     within = _number(inner, sum(map(len, result.values())), None)
     spatial = [LayoutPart(dim) for dim in images.dims if dim in "DHW"]
@@ -109,13 +111,21 @@ def convolution_maps(op: graph.ConvOp, images: Layout, filters: Layout) -> tuple
         if part in windows:
             x.append(windows[part])
         elif part.dim == "C":
-            x += [*result[part][:-1], *within[LayoutPart("I", part.block)]]
+            x += [*(result[part][:-1] if grouped else []), *within[LayoutPart("I", part.block)]]
         else:
             x += result[part]
     w: list[AffineExpr] = []
     for part in filters.parts:
         w += result[LayoutPart("C", part.block)] if part.dim == "O" else within[part]
     return x, w
+
+
+def _in_blocks(images: Layout, shape: Sequence[int], block: int) -> tuple[Layout, Split | None]:
+    """The layout of images with their channels, which are innermost, in blocks, and the view that has them."""
+    if block == 1:
+        return images, None
+    axis = images.axis("C")
+    return Layout((*images.parts, LayoutPart("C", block))), Split(axis, shape[axis] // block)
 
 
 @lowers(graph.ConvOp)
@@ -128,15 +138,20 @@ def conv(kernel: KernelBuilder, op: graph.ConvOp) -> SSAValue:
     rank, groups = len(op.kernel_shape), op.group.value.data
     images, filters = image_layout(op.layout.data, len(shape_of(op.x))), op.filter_layout
     axis = images.axis("C")
-    split = Split(axis, groups) if groups > 1 else None
-    x = kernel.value(stored_factor(op.x), split)
+    read, x_split = (images, Split(axis, groups) if groups > 1 else None)
+    results, split = read, x_split
+    if filters.is_blocked and not images.is_blocked:
+        # Channels that are innermost are blocks of any size that divides them, with another index.
+        read, x_split = _in_blocks(images, shape_of(op.x), filters.block("I"))
+        results, split = _in_blocks(images, shape_of(op.result), filters.block("O"))
+    x = kernel.value(stored_factor(op.x), x_split)
     w = kernel.value(stored_factor(op.w), Split(filters.axis("O"), groups) if groups > 1 else None)
     pads = op.pads.get_values()
     # The groups stand before the spatial dims where the channels do.
     first = spatial_dims(op.layout.data, images.rank).start + (split is not None and axis == 1)
     x = kernel.pad_spatial(x, first, pads[:rank], pads[rank:], 0)
 
-    x_dims, w_dims = convolution_maps(op, images, filters)
+    x_dims, w_dims = convolution_maps(op, read, results, filters)
     shape = shape_of(op.result) if split is None else split.shape(shape_of(op.result))
     reductions = sum(part.dim != "O" for part in filters.parts)
     result = contract(kernel, op, (x, x_dims), (w, w_dims), shape, reductions)

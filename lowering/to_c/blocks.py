@@ -6,27 +6,44 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 
 from xdsl.ir import SSAValue
 
 from penstock.dialects.machine import REGISTERS
-from penstock.lowering.codegen.emitter import View
 from penstock.lowering.codegen.nest import LoopNest
 from penstock.lowering.codegen.nests import Blocks, InOrder
 from penstock.lowering.codegen.structured import Structured, plan_structured
 from penstock.lowering.codegen.text import Expr, Size
+from penstock.lowering.codegen.views import View
 from penstock.lowering.to_c.emitter import FunctionEmitter
 from penstock.lowering.to_c.text import for_loop, sum_of
-from penstock.lowering.to_c.vectors import VectorType, is_vectorizable, vector_type
+from penstock.lowering.to_c.vectors import VectorType, is_vectorizable, product_name, vector_type
+from penstock.passes.analysis.vector_products import VectorProduct
 
 
 def emit_structured(emitter: FunctionEmitter, structured: Structured) -> None:
     """Write the loop nest."""
+    if structured.product is not None:
+        if (planned := _plan_product(structured, *structured.product)) is not None:
+            _CBlocks(emitter, structured, *planned).emit()
+            return
+        structured = replace(structured, product=None)
     planned = plan_structured(structured)
     if planned is None:
         InOrder(emitter, structured).emit()
     else:
         _CBlocks(emitter, structured, *planned).emit()
+
+
+def _plan_product(structured: Structured, product: VectorProduct, grouped: int) -> tuple[LoopNest, list[int]] | None:
+    """The loops around an intrinsic of the host, which has the dim `grouped`; None where they have no lanes for it."""
+    extents = tuple(1 if dim == grouped else extent for dim, extent in enumerate(structured.extents))
+    planned = plan_structured(replace(structured, extents=extents))
+    if planned is None or (lanes := planned[0].lanes) is None or not planned[0].sequential:
+        return None
+    fits = lanes.loop.strides == (0, product.group, 1) and not lanes.size % product.lanes and not lanes.tail
+    return planned if fits and structured.operands[-1].is_in_registers else None
 
 
 class _CBlocks(Blocks[FunctionEmitter]):
@@ -50,10 +67,14 @@ class _CBlocks(Blocks[FunctionEmitter]):
         """The vectors of the machine, where tiles in its registers are made of them whole."""
         lanes, structured = self.plan.lanes, self.structured
         outputs = range(structured.inputs, len(structured.operands))
-        if lanes is None or any(self.view(number).scope != REGISTERS for number in outputs):
+        if structured.product is not None:
+            return VectorType(self.view(structured.inputs).ctype, structured.product[0].lanes)
+        held = [number for number, operand in enumerate(structured.operands) if operand.is_in_registers]
+        if lanes is None or not held:
             return None
-        element = self.view(structured.inputs).ctype
-        vector = vector_type(self.emitter.program.target, element, lanes.size)
+        if self.plan.sequential and any(self.view(number).scope != REGISTERS for number in outputs):
+            return None
+        vector = vector_type(self.emitter.program.target, self.view(held[-1]).ctype, lanes.size)
         if vector is None:
             return None
         read = [number for number in range(structured.inputs) if structured.operands[number].is_read]
@@ -61,12 +82,18 @@ class _CBlocks(Blocks[FunctionEmitter]):
             return None
         if not {lanes.loop.strides[number] for number in read} <= {0, 1, 2}:
             return None
-        return vector if is_vectorizable(structured.body, element) else None
+        return vector if is_vectorizable(structured.body) else None
 
     def results(self) -> list[Expr]:
         """The body at the current point, or at a vector of them."""
         if self._vector is None:
             return super().results()
+        if self.structured.product is not None:
+            name = product_name(self.structured.product[0])
+            self.emitter.program.products[name] = self.structured.product[0]
+            a, b = (self.element(number) for number in range(2))
+            return [Expr(f"{name}({self._vector_value(2).text}, &{a}, &{b})", is_atom=True)]
+        self.emitter.program.helpers.update(vector.helper for vector in self._vector.used_in(self.structured.body))
         args = [(number, arg) for number, arg in enumerate(self.structured.body.args) if arg.uses]
         values: dict[SSAValue, Expr] = {arg: self._vector_value(number) for number, arg in args}
         found = self._vector.results(self.structured.body, values, self.emitter.scalar)
@@ -80,22 +107,25 @@ class _CBlocks(Blocks[FunctionEmitter]):
         is_kept = self._element is not None and number >= self.structured.inputs
         if is_kept:
             return scalar
-        if isinstance(self.structured.operands[number].source, View):
+        source, vector = self.structured.operands[number].source, self._vector
+        if isinstance(source, View):
+            vector = vector.of(source.ctype)
             match self.plan.lanes.loop.strides[number]:
                 case 1:
-                    return Expr(self._vector.load(scalar.text))
+                    return Expr(vector.load(scalar.text))
                 case 2:
-                    return Expr(self._vector.every_second(scalar.text), is_atom=True)
+                    return Expr(vector.every_second(scalar.text), is_atom=True)
                 case _:
                     pass
-        return Expr(self._vector.splat(scalar), is_atom=True)
+        return Expr(vector.splat(scalar), is_atom=True)
 
     def store(self, results: Sequence[Expr]) -> None:
         if self._vector is None:
             super().store(results)
             return
         for number, result in enumerate(results, self.structured.inputs):
-            self.emitter.writer.line(f"{self._vector.at(self.element(number))} = {result.text};")
+            vector = self._vector.of(self.view(number).ctype)
+            self.emitter.writer.line(f"{vector.at(self.element(number))} = {result.text};")
 
     def vector_points(self) -> bool:
         if self._vector is None:

@@ -14,11 +14,14 @@ from xdsl.ir.affine import AffineBinaryOpKind
 from penstock.dialects.diagnostics import location_of
 from penstock.dialects.machine import REGISTERS
 from penstock.dialects.mem import RingOp, RingType, ScopedAllocation, memref_of
-from penstock.lowering.codegen.emitter import Captured, Emitter, Language, Program, Terms, View, owner_of
+from penstock.lowering.codegen.emitter import Emitter, Language
+from penstock.lowering.codegen.program import Program
 from penstock.lowering.codegen.text import Expr, Names, Size, comment_text, identifier
 from penstock.lowering.codegen.types import CType, c_type
+from penstock.lowering.codegen.views import Captured, Terms, View, owner_of
 from penstock.lowering.to_c.prelude import helper_name
-from penstock.lowering.to_c.text import CWriter, for_loop, sum_of, times, wrapped
+from penstock.lowering.to_c.text import CWriter, for_loop, sum_of, times
+from penstock.lowering.to_c.threads import part_text
 from penstock.lowering.to_c.vectors import VectorType, vector_type
 
 INLINE_LENGTH = 72
@@ -356,7 +359,7 @@ class FunctionEmitter(Emitter):
 
     def run_parallel(self, part: Emitter, name: str, given: Sequence[Captured], count: int) -> None:
         prefix = self.prefix
-        self.parts.append(_part(prefix, name, [(self._declaration(each), each) for each in given], part.written()))
+        self.parts.append(part_text(prefix, name, [(self._declaration(each), each) for each in given], part.written()))
         with self.writer.block():
             if given:
                 values = ", ".join(each.text for each in given)
@@ -387,22 +390,3 @@ class FunctionEmitter(Emitter):
 def scope_field(scope: str | None) -> str:
     """The member of the context that holds a scope, or the arena."""
     return "arena" if scope is None else f"scope_{identifier(scope)}"
-
-
-def _part(prefix: str, name: str, given: Sequence[tuple[str, Captured]], body: str) -> str:
-    """The function that runs some iterations, and the one that the threads call, which unpacks what it is given."""
-    common, limits = [f"{prefix}_ctx *ctx", f"{prefix}_own *own"], ["int64_t first", "int64_t last"]
-    writer = CWriter()
-    if given:
-        writer.line(f"struct {name}_given {{")
-        writer.lines += [f"  {type}{each.name};" for type, each in given]
-        writer.line("};")
-    parameters = [f"{type}{'restrict ' if each.is_restricted else ''}{each.name}" for type, each in given]
-    writer.line(f"static PENSTOCK_APART void {name}({wrapped([*common, *parameters, *limits])}) {{")
-    writer.line("  (void)ctx, (void)own;")
-    writer.lines += [*body.splitlines(), "}", ""]
-    with writer.block(f"static void {name}_part({wrapped([*common, 'const void *given', *limits])})"):
-        writer.line(f"const struct {name}_given *const all = given;" if given else "(void)given;")
-        passed = ["ctx", "own", *(f"all->{each.name}" for _, each in given), "first", "last"]
-        writer.line(f"{name}({', '.join(passed)});")
-    return writer.text() + "\n"

@@ -11,7 +11,7 @@ from math import prod
 from penstock.lowering.codegen.program import CParameter
 from penstock.lowering.codegen.text import comment_text
 from penstock.lowering.to_c.module import GENERATED, CSource
-from penstock.passes.toolchain import NEEDED_FLAGS
+from penstock.passes.toolchain import NEEDED_FLAGS, WISHED_FLAGS
 
 FIRST_WEIGHT = 4096
 """The offset in a file of weights; before it is the line that says that it is generated, and zeros."""
@@ -23,10 +23,13 @@ def folder_texts(source: CSource) -> dict[str, str]:
     """The files of text by name, each marked as generated."""
     name = source.name
     flags = " ".join(flag for flag in NEEDED_FLAGS if flag != "-fPIC")
+    (native,), *others = WISHED_FLAGS
     libraries = "-lm -pthread" if source.threads > 1 else "-lm"
-    command = f"cc {flags} -march=native {name}.c {name}_main.c {libraries} -o {name}"
+    command = f"cc {flags} {native} {name}.c {name}_main.c {libraries} -o {name}"
+    by_gcc = " ".join(flag for wish in others for flag in wish)
     run = " ".join((f"./{name}", *(f"INPUT_{number}.bin" for number in range(len(source.inputs)))))
-    build = f"/* Build: {command}\n   Run:   {run}: writes output_0.bin and so on. */"
+    lines = [f"Build: {command}", f"With GCC on x86 add: {by_gcc}"]
+    build = "/* " + "\n   ".join([*lines, f"Run:   {run}: writes output_0.bin and so on. */"])
     return {
         source.header_name: f"{GENERATED}\n{source.header}",
         f"{name}.c": f"{GENERATED}\n{build}\n{source.source}",

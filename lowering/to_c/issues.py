@@ -6,7 +6,7 @@ from xdsl.dialects.builtin import StringAttr
 
 from penstock.dialects.accel_issue import CodeOp, IssueOp, SetOp, SpelledOp
 from penstock.dialects.machine import TargetOp, Template
-from penstock.lowering.codegen.emitter import View, unsupported
+from penstock.lowering.codegen.views import View, unsupported
 from penstock.lowering.to_c.emitter import FunctionEmitter
 
 

@@ -19,11 +19,12 @@ from xdsl.utils.target import Target
 from penstock.dialects.accel_issue import CodeOp, IssueOp, SetOp, SpelledOp
 from penstock.dialects.diagnostics import location_of
 from penstock.lowering import codegen
-from penstock.lowering.codegen.emitter import COUNTERS, Language, Program, unsupported, view_of_type
+from penstock.lowering.codegen.emitter import Language
 from penstock.lowering.codegen.memory import global_values
-from penstock.lowering.codegen.program import ENTRY, CParameter, Roles, Source, read_program
+from penstock.lowering.codegen.program import COUNTERS, ENTRY, CParameter, Program, Roles, Source, read_program
 from penstock.lowering.codegen.text import Expr, Names, comment_text, identifier
 from penstock.lowering.codegen.types import CType
+from penstock.lowering.codegen.views import unsupported, view_of_type
 from penstock.lowering.to_c import issues, threads
 from penstock.lowering.to_c.blocks import emit_structured
 from penstock.lowering.to_c.emitter import FunctionEmitter, scope_field
@@ -155,7 +156,7 @@ def emit_c(module: ModuleOp, *, name: str = ENTRY) -> CSource:
         prelude="".join(
             (HEADER.replace("{BITS}", str(8 * program.vector_bytes)), _headers_of_machine(program), "\n", KERNEL)
         )
-        + _spaced(prelude(program.helpers)),
+        + _spaced(prelude(program.helpers, program.products)),
         constants=constants,
         kernels=kernels,
         entry=text,

@@ -6,10 +6,11 @@ A helper is asked for as `minimum_f32`: what it does, and the type it does it on
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from penstock.lowering.to_c.vectors import VECTOR, vector_helpers
+from penstock.lowering.to_c.vectors import VECTOR, product_helper, vector_helpers
+from penstock.passes.analysis.vector_products import VectorProduct
 
 HEADER = """\
 /* The vectors that loops are made of: those of the machine, for a compiler that takes narrower ones by itself. */
@@ -301,8 +302,8 @@ def helper_name(what: str, type_name: str) -> str:
     return f"{what}_{'i64' if type_name == 'index' else type_name}"
 
 
-def prelude(helpers: Iterable[str]) -> str:
-    """The definitions of the helpers asked for, in the order of this file."""
+def prelude(helpers: Iterable[str], products: Mapping[str, VectorProduct]) -> str:
+    """The definitions of the helpers asked for, in the order of this file, and of intrinsics of the host."""
     wanted = set(helpers)
     parts: list[str] = []
     for what, template in _TEMPLATES.items():
@@ -313,4 +314,5 @@ def prelude(helpers: Iterable[str]) -> str:
             if f"{what}_{type_name}" in wanted:
                 parts.append(template.format(T=value, N=type_name, U=unsigned, B=bits, F=other))
     parts += [vector_helpers(key) for key in sorted(wanted) if key.startswith(VECTOR)]
+    parts += [product_helper(products[name]) for name in sorted(products)]
     return "\n".join(parts)

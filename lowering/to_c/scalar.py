@@ -6,39 +6,19 @@ They have the meaning that the interpreter gives them. `RULES` says how each op 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from xdsl.dialects import affine, arith, math
 from xdsl.dialects.builtin import IndexType, IntegerType
 from xdsl.ir import Operation, SSAValue
 
 from penstock.dialects.upstream.arith import RemFOp
 from penstock.lowering.codegen.affine import affine_minimum
-from penstock.lowering.codegen.emitter import unsupported
 from penstock.lowering.codegen.text import Expr
-from penstock.lowering.codegen.types import CType, attribute_number
+from penstock.lowering.codegen.types import attribute_number
+from penstock.lowering.codegen.views import unsupported
+from penstock.lowering.to_c.conversions import CONVERSIONS, Rule, call, cast, unsigned_of
 from penstock.lowering.to_c.emitter import FunctionEmitter
 from penstock.lowering.to_c.literals import literal
 from penstock.passes.analysis.index import stays_in_range
-
-Rule = Callable[[FunctionEmitter, Any], Expr]
-
-
-def _unsigned_of(ctype: CType) -> str:
-    """The unsigned type of the same width."""
-    return f"uint{ctype.bits}_t" if not ctype.is_bool else "uint8_t"
-
-
-def _call(function: str, *operands: Expr | str) -> Expr:
-    """A call of a C function."""
-    texts = [each.text if isinstance(each, Expr) else each for each in operands]
-    return Expr(f"{function}({', '.join(texts)})", is_atom=True)
-
-
-def _cast(type: str, operand: Expr) -> Expr:
-    """A conversion."""
-    return Expr(f"({type}){operand.atom}")
 
 
 def _integer_helper(what: str, on_bool: str | None = None, *, may_fault: bool = False) -> Rule:
@@ -52,7 +32,7 @@ def _integer_helper(what: str, on_bool: str | None = None, *, may_fault: bool = 
                 raise emitter.refuse(op, f"{op.name} of i1")
             return Expr(f"{operands[0].atom} {on_bool} {operands[1].atom}")
         fault = [f"&{emitter.own}->fault"] if may_fault else []
-        return _call(emitter.helper(what, ctype), *operands, *fault)
+        return call(emitter.helper(what, ctype), *operands, *fault)
 
     return rule
 
@@ -93,8 +73,8 @@ def _extremum(general: str, simple: str) -> Rule:
                 and number == number
                 and (number != 0 or str(float(number)) == ("0.0" if simple == "max" else "-0.0"))
             ):
-                return _call(emitter.helper(simple, ctype), this, other)
-        return _call(emitter.helper(general, ctype), left, right)
+                return call(emitter.helper(simple, ctype), this, other)
+        return call(emitter.helper(general, ctype), left, right)
 
     return rule
 
@@ -114,7 +94,7 @@ def _cmpf(emitter: FunctionEmitter, op: arith.CmpfOp) -> Expr:
     if predicate in _NEGATED:
         return Expr(f"!({left.atom} {_NEGATED[predicate]} {right.atom})")
     ctype = emitter.ctype(op.lhs)
-    called = _call(emitter.helper("one" if predicate in (6, 8) else "ordered", ctype), left, right)
+    called = call(emitter.helper("one" if predicate in (6, 8) else "ordered", ctype), left, right)
     return called if predicate in (6, 7) else Expr(f"!{called.text}")
 
 
@@ -135,7 +115,7 @@ def _integer_infix(symbol: str, on_bool: str) -> Rule:
             return Expr(f"({ctype.value})({left.atom} {symbol} {right.atom})")
         if symbol == "*" and all(_comes_from_16_bits(operand) for operand in op.operands):
             return Expr(f"{left.atom} * {right.atom}")
-        unsigned = _unsigned_of(ctype)
+        unsigned = unsigned_of(ctype)
         return Expr(f"({ctype.value})(({unsigned}){left.atom} {symbol} ({unsigned}){right.atom})")
 
     return rule
@@ -185,99 +165,13 @@ def _cmpi(emitter: FunctionEmitter, op: arith.CmpiOp) -> Expr:
     if ctype.is_bool and 2 <= predicate < 6:
         left, right = right, left  # a true i1 is -1
     elif predicate >= 6 and not ctype.is_bool:
-        left, right = _cast(_unsigned_of(ctype), left), _cast(_unsigned_of(ctype), right)
+        left, right = cast(unsigned_of(ctype), left), cast(unsigned_of(ctype), right)
     return Expr(f"{left.atom} {symbol} {right.atom}")
 
 
 def _select(emitter: FunctionEmitter, op: arith.SelectOp) -> Expr:
     condition, left, right = emitter.operands(op)
     return Expr(f"{condition.atom} ? {left.atom} : {right.atom}")
-
-
-# conversions
-
-
-def _wrapped(ctype: CType, operand: Expr) -> Expr:
-    """The low bits of an integer, as a number of a type of less than a byte."""
-    half = 1 << (ctype.bits - 1)
-    return Expr(f"({ctype.value})((({operand.atom} & {2 * half - 1}) ^ {half}) - {half})", is_atom=True)
-
-
-def _as_unsigned(ctype: CType, operand: Expr) -> Expr:
-    """An integer read without its sign."""
-    if ctype.is_narrow:
-        return Expr(f"({operand.atom} & {(1 << ctype.bits) - 1})", is_atom=True)
-    return _cast(_unsigned_of(ctype), operand)
-
-
-def _convert_integer(emitter: FunctionEmitter, op: Operation) -> Expr:
-    """Sign extension, truncation, and between index and integers."""
-    source, ctype = emitter.ctype(op.operands[0]), emitter.result_type(op)
-    operand = emitter.scalar(op.operands[0])
-    if ctype.is_bool:
-        return operand if source.is_bool else Expr(f"{operand.atom} & 1")
-    if ctype.is_narrow:
-        return _wrapped(ctype, Expr(f"-{operand.atom}") if source.is_bool else operand)
-    if source.is_bool:
-        return Expr(f"({ctype.value})-{operand.atom}")
-    return operand if source.value == ctype.value else _cast(ctype.value, operand)
-
-
-def _extend_unsigned(emitter: FunctionEmitter, op: arith.ExtUIOp) -> Expr:
-    source, ctype = emitter.ctype(op.input), emitter.result_type(op)
-    operand = _as_unsigned(source, emitter.scalar(op.input))
-    return _wrapped(ctype, operand) if ctype.is_narrow else _cast(ctype.value, operand)
-
-
-def _integer_to_float(emitter: FunctionEmitter, op: arith.SIToFPOp | arith.UIToFPOp) -> Expr:
-    source, ctype = emitter.ctype(op.input), emitter.result_type(op)
-    operand = emitter.scalar(op.input)
-    if isinstance(op, arith.UIToFPOp):
-        operand = _as_unsigned(source, operand)
-    elif source.is_bool:
-        operand = Expr(f"-{operand.atom}")
-    return emitter.rounded(ctype, f"({ctype.value}){operand.atom}")
-
-
-def _float_to_integer(emitter: FunctionEmitter, op: arith.FPToSIOp | arith.FPToUIOp) -> Expr:
-    """Towards zero; by way of 64 bits, so that what does not fit wraps."""
-    ctype = emitter.result_type(op)
-    operand = emitter.scalar(op.input)
-    if isinstance(op, arith.FPToUIOp) and ctype.bits == 64:
-        return Expr(f"(int64_t)(uint64_t){operand.atom}")
-    whole = _cast("int64_t", operand)
-    if ctype.is_narrow:
-        return _wrapped(ctype, whole)
-    if ctype.is_bool:
-        return Expr(f"{whole.atom} & 1")
-    return whole if ctype.bits == 64 else _cast(ctype.value, whole)
-
-
-def _convert_float(emitter: FunctionEmitter, op: arith.ExtFOp | arith.TruncFOp) -> Expr:
-    source, ctype = emitter.ctype(op.input), emitter.result_type(op)
-    operand = emitter.scalar(op.input)
-    if source.bits == 64 and (ctype.name == "f16" or ctype.bits < 16):
-        emitter.program.helpers.add("odd_f16")
-        return emitter.rounded(ctype, f"pen_odd_f16({operand.text})")
-    if ctype.is_small:
-        return emitter.rounded(ctype, f"(float){operand.atom}")
-    return operand if source.value == ctype.value else _cast(ctype.value, operand)
-
-
-def _bitcast(emitter: FunctionEmitter, op: arith.BitcastOp) -> Expr:
-    source, ctype = emitter.ctype(op.input), emitter.result_type(op)
-    operand = emitter.scalar(op.input)
-    if source.is_float == ctype.is_float and source.bits == ctype.bits and not source.is_small:
-        return operand
-    if source.bits != ctype.bits or source.is_bool or source.bits < 8:
-        raise emitter.refuse(op, f"a bitcast of {op.input.type} to {op.result.type}")
-    if source.bits > 16:
-        return _call(emitter.helper("bitcast", ctype), operand)
-    bits = _cast(f"uint{source.bits}_t", operand)
-    if source.is_small:
-        emitter.program.helpers.update(source.helpers)
-        bits = Expr(source.store(operand.text), is_atom=True)
-    return emitter.load(ctype, bits.text) if ctype.is_small else _cast(ctype.value, bits)
 
 
 # the C library
@@ -289,7 +183,7 @@ def _library(function: str) -> Rule:
     def rule(emitter: FunctionEmitter, op: Operation) -> Expr:
         ctype = emitter.result_type(op)
         name = function if ctype.bits == 64 else f"{function}f"
-        called = _call(name, *emitter.operands(op))
+        called = call(name, *emitter.operands(op))
         return emitter.rounded(ctype, called.text) if ctype.is_small else called
 
     return rule
@@ -306,7 +200,7 @@ def _rsqrt(emitter: FunctionEmitter, op: math.RsqrtOp) -> Expr:
 def _power_of_float(emitter: FunctionEmitter, op: math.FPowIOp) -> Expr:
     ctype = emitter.result_type(op)
     base, power = emitter.operands(op)
-    called = _call("pow" if ctype.bits == 64 else "powf", base, _cast(ctype.value, power))
+    called = call("pow" if ctype.bits == 64 else "powf", base, cast(ctype.value, power))
     return emitter.rounded(ctype, called.text) if ctype.is_small else called
 
 
@@ -315,7 +209,7 @@ def _absolute(emitter: FunctionEmitter, op: math.AbsIOp) -> Expr:
     operand = emitter.scalar(op.operand)
     if ctype.is_bool:
         return operand
-    negated = f"({ctype.value})(0 - ({_unsigned_of(ctype)}){operand.atom})"
+    negated = f"({ctype.value})(0 - ({unsigned_of(ctype)}){operand.atom})"
     return Expr(f"{operand.atom} < 0 ? {negated} : {operand.atom}")
 
 
@@ -329,6 +223,7 @@ _LIBRARY = (
 
 RULES: dict[type[Operation], Rule] = {
     arith.ConstantOp: _constant,
+    **CONVERSIONS,
     arith.AddfOp: _float_infix("+"),
     arith.SubfOp: _float_infix("-"),
     arith.MulfOp: _float_infix("*"),
@@ -336,8 +231,8 @@ RULES: dict[type[Operation], Rule] = {
     arith.NegfOp: _negate,
     arith.MaximumfOp: _extremum("maximum", "max"),
     arith.MinimumfOp: _extremum("minimum", "min"),
-    arith.MaxnumfOp: lambda e, op: _call(e.helper("maxnum", e.result_type(op)), *e.operands(op)),
-    arith.MinnumfOp: lambda e, op: _call(e.helper("minnum", e.result_type(op)), *e.operands(op)),
+    arith.MaxnumfOp: lambda e, op: call(e.helper("maxnum", e.result_type(op)), *e.operands(op)),
+    arith.MinnumfOp: lambda e, op: call(e.helper("minnum", e.result_type(op)), *e.operands(op)),
     arith.CmpfOp: _cmpf,
     arith.AddiOp: _integer_infix("+", "^"),
     arith.SubiOp: _integer_infix("-", "^"),
@@ -362,17 +257,6 @@ RULES: dict[type[Operation], Rule] = {
     arith.ShRUIOp: _integer_helper("shru"),
     arith.CmpiOp: _cmpi,
     arith.SelectOp: _select,
-    arith.IndexCastOp: _convert_integer,
-    arith.ExtSIOp: _convert_integer,
-    arith.TruncIOp: _convert_integer,
-    arith.ExtUIOp: _extend_unsigned,
-    arith.SIToFPOp: _integer_to_float,
-    arith.UIToFPOp: _integer_to_float,
-    arith.FPToSIOp: _float_to_integer,
-    arith.FPToUIOp: _float_to_integer,
-    arith.ExtFOp: _convert_float,
-    arith.TruncFOp: _convert_float,
-    arith.BitcastOp: _bitcast,
     affine.ApplyOp: affine_minimum,
     affine.MinOp: affine_minimum,
     math.AbsFOp: _library("fabs"),

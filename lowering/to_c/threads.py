@@ -9,6 +9,11 @@ and then sleeps.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from penstock.lowering.codegen.views import Captured
+from penstock.lowering.to_c.text import CWriter, wrapped
+
 DECLARATIONS = """\
 struct {name}_ctx;
 struct {name}_own;
@@ -210,3 +215,22 @@ void {name}_stop({name}_ctx *ctx) {{
 }}
 """
 """The definitions."""
+
+
+def part_text(prefix: str, name: str, given: Sequence[tuple[str, Captured]], body: str) -> str:
+    """The function that runs some iterations, and the one that the threads call, which unpacks what it is given."""
+    common, limits = [f"{prefix}_ctx *ctx", f"{prefix}_own *own"], ["int64_t first", "int64_t last"]
+    writer = CWriter()
+    if given:
+        writer.line(f"struct {name}_given {{")
+        writer.lines += [f"  {type}{each.name};" for type, each in given]
+        writer.line("};")
+    parameters = [f"{type}{'restrict ' if each.is_restricted else ''}{each.name}" for type, each in given]
+    writer.line(f"static PENSTOCK_APART void {name}({wrapped([*common, *parameters, *limits])}) {{")
+    writer.line("  (void)ctx, (void)own;")
+    writer.lines += [*body.splitlines(), "}", ""]
+    with writer.block(f"static void {name}_part({wrapped([*common, 'const void *given', *limits])})"):
+        writer.line(f"const struct {name}_given *const all = given;" if given else "(void)given;")
+        passed = ["ctx", "own", *(f"all->{each.name}" for _, each in given), "first", "last"]
+        writer.line(f"{name}({', '.join(passed)});")
+    return writer.text() + "\n"

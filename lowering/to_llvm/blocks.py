@@ -14,12 +14,12 @@ from math import ceil
 
 from xdsl.dialects.linalg.ops import IndexOp
 
-from penstock.lowering.codegen.emitter import View
 from penstock.lowering.codegen.nest import LoopNest, NestLoop
 from penstock.lowering.codegen.nests import Blocks, InOrder
 from penstock.lowering.codegen.structured import Structured, plan_structured
 from penstock.lowering.codegen.text import Expr
 from penstock.lowering.codegen.types import CType
+from penstock.lowering.codegen.views import View
 from penstock.lowering.to_llvm.emitter import LlvmEmitter
 from penstock.lowering.to_llvm.scalar import is_vectorizable
 from penstock.lowering.to_llvm.small_floats import is_byte_float

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import prod
 from typing import Any
 
-import numpy as np
-from xdsl.dialects import memref
 from xdsl.ir import Operation, SSAValue
 from xdsl.ir.affine import AffineBinaryOpKind
 
 from penstock.dialects.diagnostics import location_of
 from penstock.dialects.machine import REGISTERS
 from penstock.dialects.mem import RingType, ScopedAllocation
-from penstock.lowering.codegen.emitter import COUNTERS, Captured, Emitter, Language, Program, Terms, View
-from penstock.lowering.codegen.memory import global_values
+from penstock.lowering.codegen.emitter import Emitter, Language
+from penstock.lowering.codegen.program import COUNTERS, Program
 from penstock.lowering.codegen.text import Expr, Names, Size, comment_text
 from penstock.lowering.codegen.types import CType
+from penstock.lowering.codegen.views import Captured, Terms, View
 from penstock.lowering.to_llvm.lanes import Lanes
 from penstock.lowering.to_llvm.small_floats import from_storage, to_storage
-from penstock.lowering.to_llvm.text import Instructions
+from penstock.lowering.to_llvm.text import Instructions, constant_text, part_text
 from penstock.lowering.to_llvm.threads import OWN_BYTES
 from penstock.lowering.to_llvm.types import memory_type, splat, value_type, vector_of
 
@@ -216,7 +214,7 @@ class LlvmEmitter(Lanes, Emitter):
 
     def global_pointer(self, symbol: str) -> str:
         name = f"@{self.program.symbols[symbol]}"
-        self.asm.module.helpers.setdefault(name, _definition(self.program.globals[symbol], name))
+        self.asm.module.helpers.setdefault(name, constant_text(self.program.globals[symbol], name))
         return name
 
     def point(self, value: SSAValue, view: View, offset: Size) -> View:
@@ -372,7 +370,7 @@ class LlvmEmitter(Lanes, Emitter):
 
     def run_parallel(self, part: Emitter, name: str, given: Sequence[Captured], count: int) -> None:
         types = [self._type(each.value) for each in given]
-        self.parts.append(_part(name, list(zip(types, given, strict=True)), part.written()))
+        self.parts.append(part_text(name, list(zip(types, given, strict=True)), part.written()))
         held = self.asm.local("i64", max(1, len(given)), align=8)
         for number, (type, each) in enumerate(zip(types, given, strict=True)):
             self.asm.line(f"store {type} {each.text}, ptr {self.asm.at(held, 'i64', number)}")
@@ -410,25 +408,3 @@ class LlvmEmitter(Lanes, Emitter):
 
 Rule = Callable[[LlvmEmitter, Any], str]
 """Writes a pure op with one result, and returns the text of that."""
-
-
-def _definition(op: memref.GlobalOp, symbol: str) -> str:
-    """The definition of a constant array, as its bytes."""
-    ctype, values = global_values(op)
-    data = np.asarray(values).astype(ctype.dtype()).tobytes()
-    data = data * prod(op.type.get_shape()) if len(values) == 1 else data
-    text = "".join(f"\\{byte:02X}" for byte in data or b"\0")
-    return f'{symbol} = internal unnamed_addr constant [{max(1, len(data))} x i8] c"{text}", align 64'
-
-
-def _part(name: str, given: Sequence[tuple[str, Captured]], body: str) -> str:
-    """The function that runs some iterations, and the one that the threads call, which unpacks what it is given."""
-    common, limits = ["ptr %ctx", "ptr %own"], ["i64 %first", "i64 %last"]
-    parameters = [f"{type}{' noalias' if each.is_restricted else ''} {each.name}" for type, each in given]
-    lines = [f"define internal void @{name}({', '.join([*common, *parameters, *limits])}) #1 {{", body, "  ret void\n}"]
-    lines += ["", f"define internal void @{name}_part({', '.join([*common, 'ptr %given', *limits])}) #0 {{", "entry:"]
-    for number, (type, _) in enumerate(given):
-        lines.append(f"  %at.{number} = getelementptr i64, ptr %given, i64 {number}")
-        lines.append(f"  %given.{number} = load {type}, ptr %at.{number}, align 8")
-    passed = [f"{type} %given.{number}" for number, (type, _) in enumerate(given)]
-    return "\n".join([*lines, f"  call void @{name}({', '.join([*common, *passed, *limits])})", "  ret void\n}"])

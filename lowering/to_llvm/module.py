@@ -15,9 +15,10 @@ from xdsl.utils.hints import isa
 from xdsl.utils.target import Target
 
 from penstock.lowering import codegen
-from penstock.lowering.codegen.emitter import COUNTERS, Language, Program, unsupported, view_of_type
-from penstock.lowering.codegen.program import ENTRY, Roles, Source, read_program
+from penstock.lowering.codegen.emitter import Language
+from penstock.lowering.codegen.program import COUNTERS, ENTRY, Program, Roles, Source, read_program
 from penstock.lowering.codegen.text import Expr, Names, identifier
+from penstock.lowering.codegen.views import unsupported, view_of_type
 from penstock.lowering.to_llvm.blocks import emit_structured
 from penstock.lowering.to_llvm.emitter import FAULT_AT, TAKEN, ContextLayout, LlvmEmitter
 from penstock.lowering.to_llvm.scalar import RULES, emit_scalar

@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import prod
 
+import numpy as np
+from xdsl.dialects import memref
+
+from penstock.lowering.codegen.memory import global_values
 from penstock.lowering.codegen.text import Names, Size
+from penstock.lowering.codegen.views import Captured
 
 
 @dataclass
@@ -188,3 +194,25 @@ class Instructions:
         self._lines[place] += f" [ {start}, %{before} ], [ {after_step}, %{self.block} ]"
         self.line(f"br label %{head}{metadata}")
         self.start(after)
+
+
+def part_text(name: str, given: Sequence[tuple[str, Captured]], body: str) -> str:
+    """The function that runs some iterations, and the one that the threads call, which unpacks what it is given."""
+    common, limits = ["ptr %ctx", "ptr %own"], ["i64 %first", "i64 %last"]
+    parameters = [f"{type}{' noalias' if each.is_restricted else ''} {each.name}" for type, each in given]
+    lines = [f"define internal void @{name}({', '.join([*common, *parameters, *limits])}) #1 {{", body, "  ret void\n}"]
+    lines += ["", f"define internal void @{name}_part({', '.join([*common, 'ptr %given', *limits])}) #0 {{", "entry:"]
+    for number, (type, _) in enumerate(given):
+        lines.append(f"  %at.{number} = getelementptr i64, ptr %given, i64 {number}")
+        lines.append(f"  %given.{number} = load {type}, ptr %at.{number}, align 8")
+    passed = [f"{type} %given.{number}" for number, (type, _) in enumerate(given)]
+    return "\n".join([*lines, f"  call void @{name}({', '.join([*common, *passed, *limits])})", "  ret void\n}"])
+
+
+def constant_text(op: memref.GlobalOp, symbol: str) -> str:
+    """The definition of a constant array, as its bytes."""
+    ctype, values = global_values(op)
+    data = np.asarray(values).astype(ctype.dtype()).tobytes()
+    data = data * prod(op.type.get_shape()) if len(values) == 1 else data
+    text = "".join(f"\\{byte:02X}" for byte in data or b"\0")
+    return f'{symbol} = internal unnamed_addr constant [{max(1, len(data))} x i8] c"{text}", align 64'

@@ -7,7 +7,7 @@ types have room for those of all systems.
 
 from __future__ import annotations
 
-from penstock.lowering.codegen.emitter import COUNTERS
+from penstock.lowering.codegen.program import COUNTERS
 
 OWN_BYTES = 128
 """Of what a thread has to itself: counters and fault as a context has them, its number, the loop of which its share was

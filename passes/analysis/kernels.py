@@ -219,10 +219,10 @@ def _trips(op: Operation) -> int:
     return trips
 
 
-def calls_by_callee(module: ModuleOp) -> dict[str, list[func.CallOp]]:
-    """The calls in a module, by the names of what they call."""
+def calls_by_callee(module: Operation) -> dict[str, list[func.CallOp]]:
+    """The calls in a module, by the names of what they call; none in what is no module."""
     calls: dict[str, list[func.CallOp]] = {}
-    for op in module.walk():
+    for op in module.walk() if isinstance(module, ModuleOp) else ():
         if isinstance(op, func.CallOp):
             calls.setdefault(op.callee.string_value(), []).append(op)
     return calls

@@ -23,7 +23,7 @@ from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
 from penstock.dialects.machine import HOST
 from penstock.dialects.mem import CopyOp, RingOp, ScopedAllocation, SlotOp
 from penstock.passes.analysis.effects import Effects, is_computed
-from penstock.passes.analysis.kernels import device_of
+from penstock.passes.analysis.kernels import calls_by_callee, device_of
 from penstock.passes.analysis.loop_accesses import (
     ANY,
     EARLIER,
@@ -242,7 +242,7 @@ class NestMemory:
         roots = self._aliases.roots
         found = {(number, number): True for number in range(len(roots))}
         if calls is None:
-            calls = calls_by_name(module).get(self._function.sym_name.data, ())
+            calls = calls_by_callee(module).get(self._function.sym_name.data, ())
         for a, one in enumerate(roots):
             for b, other in enumerate(roots[:a]):
                 if _overlap(one, other) or any(is_one_buffer(call, one, other) for call in calls):
@@ -358,15 +358,6 @@ def _overlap(one: SSAValue, other: SSAValue) -> bool:
     """Whether two allocations were given common bytes."""
     a, b = one.owner, other.owner
     return isinstance(a, ScopedAllocation) and isinstance(b, ScopedAllocation) and a.overlaps(b) is True
-
-
-def calls_by_name(module: Operation) -> dict[str, list[func.CallOp]]:
-    """The calls of a module, by the name of the function that is called."""
-    found: dict[str, list[func.CallOp]] = {}
-    for op in module.walk() if isinstance(module, ModuleOp) else ():
-        if isinstance(op, func.CallOp):
-            found.setdefault(op.callee.string_value(), []).append(op)
-    return found
 
 
 def is_one_buffer(call: func.CallOp, one: SSAValue, other: SSAValue) -> bool:

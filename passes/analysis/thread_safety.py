@@ -17,7 +17,8 @@ from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.mem import BufferOp, RingOp, SlotOp
 from penstock.dialects.upstream.scf import ForallOp
 from penstock.passes.analysis.commands.loop_domain import evaluate
-from penstock.passes.analysis.loop_dependences import NestMemory, calls_by_name
+from penstock.passes.analysis.kernels import calls_by_callee
+from penstock.passes.analysis.loop_dependences import NestMemory
 from penstock.passes.analysis.loops import constant_of, trip_count, uses_threads
 from penstock.passes.index_builder import for_loop
 
@@ -31,7 +32,7 @@ def prove_threads(module: ModuleOp) -> None:
     found = [op for op in module.walk() if isinstance(op, ForallOp) and uses_threads(op)]
     if not found:
         return
-    calls = calls_by_name(module)
+    calls = calls_by_callee(module)
     for function in dict.fromkeys(map(_function_around, found)):
         count = sum(_function_around(loop) is function for loop in found)
         for number in range(count):

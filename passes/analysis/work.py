@@ -1,20 +1,22 @@
-"""What the host has for its ops, and how long they take, roughly: to tell loops that are worth several threads."""
+"""What the host has for its ops, how they walk their operands, and how long they take, roughly."""
 
 from __future__ import annotations
 
 from math import prod
 
-from xdsl.dialects import arith, scf
-from xdsl.dialects.builtin import MemRefType, TensorType
+from xdsl.dialects import arith, scf, tensor
+from xdsl.dialects.builtin import DYNAMIC_INDEX, IntegerType, MemRefType, TensorType
 from xdsl.dialects.linalg.ops import GenericOp
-from xdsl.ir import Attribute, Operation
+from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.traits import IsTerminator
 from xdsl.utils.hints import isa
 
 from penstock.dialects.machine import REGISTERS, ProcessorOp, TargetOp, ints_of
 from penstock.dialects.mem import CopyOp, element_bytes, scope_of
+from penstock.passes.analysis.access import linear_form
 from penstock.passes.analysis.loops import trip_count
-from penstock.passes.planning.register_blocks import LINE, VectorUnit
+from penstock.passes.analysis.strides import contiguous_strides
+from penstock.passes.planning.register_blocks import LINE, Domain, VectorUnit
 
 _VECTOR_BYTES = 16
 """Of a processor that says nothing of its vectors."""
@@ -22,13 +24,18 @@ _BYTES_PER_CYCLE = 8
 
 
 def vector_unit(target: TargetOp, *operands: Attribute) -> VectorUnit | None:
-    """What the processor has for operands of these types, scalars aside; None where its registers do not hold them."""
+    """
+    What the processor has for operands of these types, scalars aside, the result last; None where its registers do not
+    hold them. Integers that are computed on in a wider type are widened when they are loaded.
+    """
     processor, registers = target.processor(), target.scope(REGISTERS)
     types = [type for type in operands if isa(type, TensorType)]
-    elements = {type.element_type for type in types}
-    if processor is None or len(elements) != 1 or not elements <= {*registers.dtypes.data}:
+    if processor is None or not types or types[-1].element_type not in registers.dtypes.data:
         return None
-    size, caches = element_bytes(types[0]), ints_of(processor.caches)
+    others = {type.element_type for type in types} - {types[-1].element_type}
+    if not all(_is_narrower(each, types[-1].element_type) for each in others):
+        return None
+    size, caches = element_bytes(types[-1]), ints_of(processor.caches)
     return VectorUnit(
         registers=registers.size_bytes // processor.vector_bytes,
         lanes=processor.vector_bytes // size,
@@ -46,6 +53,36 @@ def vector_unit(target: TargetOp, *operands: Attribute) -> VectorUnit | None:
         row_overhead=processor.row_overhead_cycles,
         packing=processor.packing_worth,
     )
+
+
+def _is_narrower(element: Attribute, than: Attribute) -> bool:
+    """Whether an integer type has fewer bits than another one."""
+    return isa(element, IntegerType) and isa(than, IntegerType) and element.width.data < than.width.data
+
+
+def domain_of(generic: GenericOp) -> Domain | None:
+    """The domain of a structured op on static tensors; None where one of its operands is a scalar."""
+    strides: list[tuple[int, ...]] = []
+    for value, index_map in zip(generic.operands, generic.indexing_maps, strict=True):
+        if not isa(value.type, TensorType):
+            return None
+        steps = _strides_of(value)
+        _, rows = linear_form(index_map.data)
+        columns = zip(*rows, strict=True) if rows else [()] * generic.get_num_loops()
+        strides.append(tuple(sum(a * b for a, b in zip(column, steps, strict=True)) for column in columns))
+    return Domain(generic.get_static_loop_ranges(), tuple(strides), len(generic.outputs))
+
+
+def _strides_of(value: SSAValue) -> tuple[int, ...]:
+    """The strides of a tensor; those of a slice of all dims are of what it is cut out of."""
+    assert isa(value.type, TensorType)
+    slice = value.owner
+    if isinstance(slice, tensor.ExtractSliceOp) and isa(slice.source.type, TensorType):
+        steps = slice.static_strides.get_values()
+        if len(steps) == len(value.type.get_shape()) and DYNAMIC_INDEX not in steps:
+            whole = contiguous_strides(slice.source.type.get_shape())
+            return tuple(a * b for a, b in zip(whole, steps, strict=True))
+    return contiguous_strides(value.type.get_shape())
 
 
 def host_cycles(op: Operation, processor: ProcessorOp | None) -> float:

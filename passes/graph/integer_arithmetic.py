@@ -18,6 +18,8 @@ from penstock.dialects.context import store_of
 from penstock.dialects.graph import GraphOp, tensor_of
 from penstock.dialects.graph.base import SelectsElements, integer_bounds, is_unsigned
 from penstock.dialects.weights import Array, WeightStore
+from penstock.passes.analysis.kernels import processor_of
+from penstock.passes.analysis.vector_products import vector_products
 from penstock.passes.graph.contractions import (
     ContractionOp,
     Layer,
@@ -105,12 +107,14 @@ class IntegerLayers:
 
     block: Block
     store: WeightStore
+    unsigned: bool = False
+    """Whether first factors of products are stored without a sign, and not with one."""
 
     products: IntegerProducts = field(init=False)
 
     def __post_init__(self) -> None:
         ops = list(self.block.ops)
-        self.products = IntegerProducts(self.store, ops[0])
+        self.products = IntegerProducts(self.store, ops[0], unsigned=self.unsigned)
         for op in ops:
             self.products.before, self.products.location = op, op.location
             if isinstance(op, graph.QuantizeLinearOp):
@@ -228,7 +232,7 @@ class IntegerLayers:
         x, w = (centred_factor(operand, self.store) for operand in op.operands[:2])
         if x is None or w is None or isinstance(op, graph.GemmOp):
             return
-        if op.operands[0] is x.value and op.operands[1] is w.value and not self._unsigned(x, w):
+        if op.operands[0] is x.value and op.operands[1] is w.value and self.products.takes(x, w):
             return
         bias = constant_array(op.operands[2], self.store) if len(op.operands) > 2 else None
         if len(op.operands) > 2 and bias is None:
@@ -236,10 +240,6 @@ class IntegerLayers:
         total = self.products.product(op, x, w, bias)
         if total is not None:
             self._replace(op, total)
-
-    @staticmethod
-    def _unsigned(*factors: Stored) -> bool:
-        return any(is_unsigned(tensor_of(each.value).element_type) for each in factors)
 
     def _move(self, op: graph.QuantizeLinearOp) -> None:
         """An op that moves or bounds elements between two quantisations that agree: on the integers."""
@@ -290,8 +290,9 @@ class IntegerArithmeticPass(ModulePass):
       float the sums are dequantised.
     - Zero points leave the products, exactly: that of constant weights goes into the weights where they still fit into
       8 bits, that of `x` into the bias (padding is made explicit then, with the zero point), and what is unsigned is
-      stored 128 less. The differences that integer operators of ONNX import as are rewritten in the same way, so
-      that intrinsics on signed 8-bit integers apply.
+      stored 128 less, so that intrinsics on signed 8-bit integers apply; on a host with an intrinsic whose first
+      factor is unsigned, that one is stored without a sign. The differences that integer operators of ONNX import as
+      are rewritten in the same way.
     - Ops that move elements, relu and clip between two quantisations that agree work on the integers.
     - A 32-bit integer times 2^-s in f64, rounded down and cast back, is shifted to the right by s.
 
@@ -339,8 +340,9 @@ class IntegerArithmeticPass(ModulePass):
     reassociates: ClassVar[bool] = True
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        store = store_of(ctx)
+        store, host = store_of(ctx), processor_of(op)
+        unsigned = host is not None and any(is_unsigned(each.elements[0]) for each in vector_products(host))
         for block in graph_blocks(op):
-            IntegerLayers(block, store)
+            IntegerLayers(block, store, unsigned)
             shift_exactly(block, store)
             erase_dead(block, GraphOp)

@@ -17,8 +17,8 @@ from penstock.dialects.diagnostics import UserError
 from penstock.dialects.machine import FORK, ProcessorOp, find_target
 from penstock.dialects.upstream.scf import THREADS, ForallOp
 from penstock.passes.analysis.effects import is_computed
-from penstock.passes.analysis.kernels import host_functions, machine_of
-from penstock.passes.analysis.loop_dependences import NestMemory, calls_by_name
+from penstock.passes.analysis.kernels import calls_by_callee, host_functions, machine_of
+from penstock.passes.analysis.loop_dependences import NestMemory
 from penstock.passes.analysis.loops import trip_count
 from penstock.passes.analysis.work import host_cycles
 from penstock.passes.loop.sliced_ops import SlicedOp, dims_of_slices, loop_over_slices
@@ -228,7 +228,7 @@ class ParallelizePass(ModulePass):
         cost = self.fork_cycles
         if cost is None:
             cost = FORK if processor is None else processor.fork_cycles
-        calls = calls_by_name(op)
+        calls = calls_by_callee(op)
         for function in host_functions(op):
             if len(function.body.blocks) == 1:
                 own = calls.get(function.sym_name.data, ())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -10,14 +11,15 @@ from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.passes import ModulePass
 
 from penstock.dialects.diagnostics import UserError, location_of
-from penstock.dialects.machine import TargetOp
+from penstock.dialects.machine import REGISTERS, TargetOp
 from penstock.passes.analysis.access import access_of
 from penstock.passes.analysis.intrinsics import Match, candidates
-from penstock.passes.analysis.kernels import machine_kernels
+from penstock.passes.analysis.kernels import kernels, machine_kernels, processor_of
 from penstock.passes.schedule.deciding import run_section
 from penstock.passes.schedule.primitives.tensorize import match_named
 from penstock.passes.schedule.schedule import Schedule
 from penstock.passes.schedule.sections import LOOPS
+from penstock.passes.schedule.staging import place_of
 
 
 def prove(generic: GenericOp, target: TargetOp) -> Match:
@@ -78,6 +80,22 @@ class TensorizePass(ModulePass):
         for function in functions:
             assert target is not None
             run_section(ctx, function, target, LOOPS, _write, leads=False)
+        if (processor := processor_of(op)) is not None and processor.intrinsics():
+            for function in kernels(op):
+                run_section(ctx, function, processor, LOOPS, partial(_write_on_host, processor), leads=False)
+
+
+def _write_on_host(processor: TargetOp, schedule: Schedule) -> None:
+    """Name the intrinsics of the host that ops with their sums in registers are; the others stay as they are."""
+    found: dict[GenericOp, Match] = {}
+    for op in schedule.state.kernel.walk():
+        if not isinstance(op, GenericOp) or place_of(op.outputs[0]) != REGISTERS or (access := access_of(op)) is None:
+            continue
+        if matches := candidates(access, processor)[0]:
+            found[op] = matches[0]
+    schedule.state.matches = found
+    for (_, match), handle in zip(found.items(), schedule.handles(found), strict=True):
+        schedule.tensorize(handle, match.intrinsic.sym_name.data)
 
 
 def _write(schedule: Schedule) -> None:

@@ -124,6 +124,11 @@ class VectorUnit:
         return min((self.registers - vectors - spare) // vectors, MAX_ROWS)
 
 
+def room_of(cache: int) -> int:
+    """The bytes of a cache that a tile may count on: the rest is for what is beside it."""
+    return cache * 3 // 4
+
+
 def product_cycles(unit: VectorUnit, vectors: int) -> Fraction:
     """What a product of two elements is modelled to take in blocks of as many vectors of packed operands."""
     choices = range(1, unit.most_rows(vectors) + 1)
@@ -199,7 +204,7 @@ def window_tile(domain: Domain, tile: RegisterTile, windows: Sequence[Window], u
     best: tuple[Fraction, tuple[int, ...]] | None = None
     for sizes in product(*(_grown(tile.sizes[dim], extent) for dim, extent in enumerate(domain.extents))):
         boxes = [window.runs(sizes) for window in windows]
-        if sum(rows * run for rows, run in boxes) * unit.element_bytes > unit.caches[0] * 3 // 4:
+        if sum(rows * run for rows, run in boxes) * unit.element_bytes > room_of(unit.caches[0]):
             continue
         copying = sum(rows * (unit.row_overhead + 2 * ceil(run / unit.lanes) / unit.loads) for rows, run in boxes)
         tiles = prod(-(-extent // size) for extent, size in zip(domain.extents, sizes, strict=True))
@@ -337,7 +342,7 @@ def _loading(
     extents, total = list(sizes), Fraction(0)
     lines = [_lines(strides, extents, unit) for strides in domain.strides]
     for place, dim in reversed(list(enumerate(order))):
-        level = sum(sum(lines) * LINE > size * 3 // 4 for size in unit.caches)
+        level = sum(sum(lines) * LINE > room_of(size) for size in unit.caches)
         outside = prod(trips[other] for other in order[:place])
         extents[dim] = domain.extents[dim]
         together = [_lines(strides, extents, unit) for strides in domain.strides]

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from xdsl.dialects import func, tensor
-from xdsl.dialects.builtin import DYNAMIC_INDEX, TensorType
+from xdsl.dialects.builtin import TensorType
 from xdsl.dialects.linalg.ops import GenericOp
-from xdsl.ir import SSAValue
 from xdsl.utils.hints import isa
 
 from penstock.dialects.machine import TargetOp
-from penstock.passes.analysis.access import linear_form
+from penstock.passes.analysis.access import access_of, linear_form
+from penstock.passes.analysis.intrinsics import candidates
 from penstock.passes.analysis.kernels import has_reduction, is_contraction, reads_windows
 from penstock.passes.analysis.memory.stated_scopes import has_own_tiles, states_scopes
-from penstock.passes.analysis.strides import contiguous_strides
-from penstock.passes.analysis.work import vector_unit
+from penstock.passes.analysis.vector_products import VectorProduct, vector_products
+from penstock.passes.analysis.work import domain_of, vector_unit
 from penstock.passes.planning.register_blocks import (
     Domain,
     RegisterTile,
@@ -28,7 +29,7 @@ from penstock.passes.schedule.primitives.tile import tiled_with
 from penstock.passes.schedule.schedule import Schedule
 from penstock.passes.schedule.tiled_ops import TiledOps
 from penstock.passes.tensor.matvec_tiles import tile_matvec
-from penstock.passes.tensor.row_tiles import tile_rows
+from penstock.passes.tensor.row_tiles import edges_of, tile_rows
 from penstock.passes.tensor.tile_plan import root_of
 
 
@@ -87,6 +88,8 @@ def _tile(anchor: GenericOp, fused: Sequence[GenericOp], target: TargetOp, rank:
     if rank < 0:
         schedule.tile(schedule.handles([anchor])[0], [0] * len(domain.extents))
         return True
+    if (found := vector_product_of(anchor, target)) is not None:
+        return _tile_vector_product([anchor, *fused], domain, *found, target, schedule, rank)
     unit = vector_unit(target, *anchor.operand_types)
     if unit is None:
         return False
@@ -109,20 +112,68 @@ def _tile(anchor: GenericOp, fused: Sequence[GenericOp], target: TargetOp, rank:
     return True
 
 
+def _tile_vector_product(
+    members: list[GenericOp],
+    domain: Domain,
+    found: VectorProduct,
+    grouped: int,
+    target: TargetOp,
+    schedule: Schedule,
+    rank: int,
+) -> bool:
+    """
+    Cut a contraction whose sums an intrinsic adds to: the products that it adds at once are one step of the sum. False
+    where there is no such tile.
+    """
+    unit = vector_unit(target, members[0].outputs[0].type)
+    if unit is None:
+        return False
+    unit = replace(unit, lanes=found.lanes)
+    plan = register_tile(_in_groups(domain, grouped, found.group), unit, rank)
+    if plan is None:
+        return False
+    padded = [value.owner for value in members[0].inputs if isinstance(value.owner, tensor.PadOp)]
+    for pad in schedule.handles(padded):
+        schedule.materialize(pad)
+    _cut(schedule, members, domain, plan)
+    return True
+
+
+def _in_groups(domain: Domain, grouped: int, size: int) -> Domain:
+    """A domain in which what `size` steps of the dim `grouped` read is one element."""
+    extents = tuple(1 if dim == grouped else extent for dim, extent in enumerate(domain.extents))
+    strides = [
+        tuple(0 if dim == grouped else stride // size for dim, stride in enumerate(each))
+        for each in domain.strides[: domain.inputs]
+    ]
+    return Domain(extents, (*strides, *domain.strides[domain.inputs :]), domain.outputs, domain.indexed)
+
+
+def vector_product_of(generic: GenericOp, target: TargetOp) -> tuple[VectorProduct, int] | None:
+    """The intrinsic of the host that a contraction is, and the dim of the products that it adds at once."""
+    products = {each.intrinsic: each for each in vector_products(target)}
+    access = access_of(generic, placed=False) if products else None
+    matches = candidates(access, target)[0] if access is not None else []
+    for match in sorted(matches, key=lambda match: -products[match.intrinsic].lanes):
+        lanes, grouped = match.dims
+        found, extents = products[match.intrinsic], generic.get_static_loop_ranges()
+        if lanes is None or grouped is None or extents[grouped] != found.group or extents[lanes] % found.lanes:
+            continue
+        return found, grouped
+    return None
+
+
 def _cut(schedule: Schedule, members: list[GenericOp], domain: Domain, plan: RegisterTile) -> list[GenericOp]:
     """Tile the first of some ops, and compute the others in its tile; returns what they became."""
     handle, *fused = schedule.handles(members)
     count = len(domain.extents)
-    edges = [
-        "whole" if size == extent else "overlap" if extent % size else "divides"
-        for size, extent in zip(plan.sizes, domain.extents, strict=True)
-    ]
+    sizes = [size if number in plan.order else 0 for number, size in enumerate(plan.sizes)]
     op = schedule.tile(
         handle,
-        [size if number in plan.order else 0 for number, size in enumerate(plan.sizes)],
+        sizes,
         fusing=fused,
         interchange=[*plan.order, *(number for number in range(count) if number not in plan.order)],
-        edges=edges if "overlap" in edges else None,
+        edges=edges_of(domain.extents, sizes),
     )
     return [schedule.state.one(tiled, GenericOp) for tiled, _ in zip(op.handles, members, strict=False)]
 
@@ -133,28 +184,3 @@ def _window_of(generic: GenericOp, number: int) -> Window:
     type = generic.operands[number].type
     assert isa(type, TensorType)
     return Window(tuple(map(tuple, rows)), tuple(type.get_shape()))
-
-
-def domain_of(generic: GenericOp) -> Domain | None:
-    """The domain of a structured op on static tensors; None where one of its operands is a scalar."""
-    strides: list[tuple[int, ...]] = []
-    for value, index_map in zip(generic.operands, generic.indexing_maps, strict=True):
-        if not isa(value.type, TensorType):
-            return None
-        pitches = _strides_of(value)
-        _, rows = linear_form(index_map.data)
-        columns = zip(*rows, strict=True) if rows else [()] * generic.get_num_loops()
-        strides.append(tuple(sum(a * b for a, b in zip(column, pitches, strict=True)) for column in columns))
-    return Domain(generic.get_static_loop_ranges(), tuple(strides), len(generic.outputs))
-
-
-def _strides_of(value: SSAValue) -> tuple[int, ...]:
-    """The strides of a tensor; those of a slice of all dims are of what it is cut out of."""
-    assert isa(value.type, TensorType)
-    slice = value.owner
-    if isinstance(slice, tensor.ExtractSliceOp) and isa(slice.source.type, TensorType):
-        steps = slice.static_strides.get_values()
-        if len(steps) == len(value.type.get_shape()) and DYNAMIC_INDEX not in steps:
-            pitches = contiguous_strides(slice.source.type.get_shape())
-            return tuple(a * b for a, b in zip(pitches, steps, strict=True))
-    return contiguous_strides(value.type.get_shape())

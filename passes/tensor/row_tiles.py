@@ -19,11 +19,11 @@ from xdsl.ir import Operation, SSAValue, Use
 from xdsl.ir.affine import AffineDimExpr, AffineMap
 from xdsl.utils.hints import isa
 
-from penstock.dialects.machine import REGISTERS, ProcessorOp, TargetOp, ints_of
+from penstock.dialects.machine import ProcessorOp, TargetOp, ints_of
 from penstock.dialects.mem import element_bytes
-from penstock.passes.analysis.access import linear_form
 from penstock.passes.analysis.kernels import has_reduction
-from penstock.passes.analysis.strides import contiguous_strides
+from penstock.passes.analysis.work import domain_of, vector_unit
+from penstock.passes.planning.register_blocks import room_of
 from penstock.passes.schedule.inlining import loops_of_elements
 from penstock.passes.schedule.primitives.rfactor import is_splittable
 from penstock.passes.schedule.primitives.tile import led_to
@@ -102,7 +102,7 @@ def _sizes(root: GenericOp, members: Sequence[GenericOp], processor: ProcessorOp
     if not rows:
         return {}
     extents = root.get_static_loop_ranges()
-    cache = ints_of(processor.caches)[0] * 3 // 4
+    cache = room_of(ints_of(processor.caches)[0])
     shared, each = _bytes(members, cuts)
     inner, lanes = max(rows), 1
     if inner == result_dims(root)[-1]:
@@ -215,32 +215,18 @@ def _dim_in_lanes(op: GenericOp) -> int | None:
     if len(reductions) != 1 or len(op.results) != 1:
         return None
     (dim,) = reductions
-    strides = [_strides(op, number) for number in range(len(op.operands))]
-    along = [each[dim] for each in strides[:-1]]
+    if (domain := domain_of(op)) is None:
+        return None
+    along = [strides[dim] for strides in domain.strides[: domain.inputs]]
     if 1 not in along or any(stride not in (0, 1) for stride in along):
         return None
     return dim
 
 
-def _strides(op: GenericOp, number: int) -> list[int]:
-    """How far each dim of the domain moves an operand, in elements."""
-    type, count = op.operands[number].type, op.get_num_loops()
-    if not isa(type, TensorType):
-        return [0] * count
-    _, rows = linear_form(list(op.indexing_maps)[number].data)
-    pitches = contiguous_strides(type.get_shape())
-    return [sum(row[dim] * pitch for row, pitch in zip(rows, pitches, strict=True)) for dim in range(count)]
-
-
 def _vectors(op: GenericOp, target: TargetOp) -> tuple[int, int]:
     """The elements of a vector of the result's type, and the most vectors that are combined side by side."""
-    processor, registers = target.processor(), target.scope(REGISTERS)
-    assert processor is not None
-    type = op.results[0].type
-    assert isa(type, TensorType)
-    if type.element_type not in registers.dtypes.data:
+    unit = vector_unit(target, op.results[0].type)
+    if unit is None:
         return 1, 1
-    under_way = int(processor.latency_cycles * processor.fmas_per_cycle)
-    held = registers.size_bytes // processor.vector_bytes // 4
-    count = min(under_way, held)
-    return processor.vector_bytes // element_bytes(type), 1 << (count.bit_length() - 1)
+    count = min(int(unit.latency * unit.fmas), unit.registers // 4)
+    return unit.lanes, 1 << (count.bit_length() - 1)

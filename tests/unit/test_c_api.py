@@ -128,7 +128,10 @@ def test_generated_c_is_built_by_its_own_command_and_runs(
     assert "void digits_conv1_relu1(" in text, "kernels are called after nodes"
     assert re.search(r'/\* @fused_0.*"relu1"\n     .*"conv1": ', text), "the loops of a kernel stand before it"
     command = re.search(r"/\* Build: cc (.*)", text)
+    more = re.search(r"\n   With GCC on x86 add: (.*)\n", text)
     assert command is not None
+    assert more is not None
+    assert {*find_compiler().flags()} <= {*command[1].split(), *more[1].split(), "-fPIC"}, "as it is built"
     built = call(f"{' '.join(find_compiler().command)} {command[1]} {' '.join(WARNINGS[:2])}", shell=True)
     assert built.returncode == 0, built.stderr
     image.tofile("image.bin")

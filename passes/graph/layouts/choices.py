@@ -63,7 +63,8 @@ def image_form(op: ImageOp, preference: Preference) -> OpForm:
         assert words is not None
         if preference.filters is not None:
             properties["filters"] = StringAttr(preference.filters)
-        filters = layout_of_rank(words, rank + 2 * len(order.blocks))
+        blocks = sum(part.block is not None for part in parse_layout(words).parts)
+        filters = layout_of_rank(words, rank + blocks)
         needs.append(Need(order_of(filters, names), letters=names))
         vector = Order((0,), tuple((0, size) for _, size in order.blocks))
         needs += [] if op.b is None else [Need(vector, letters="O")]

@@ -29,6 +29,7 @@ from penstock.dialects.machine import DRAM, IntrinsicOp, TargetOp
 from penstock.passes.analysis.commands.command_loops import descriptors
 from penstock.passes.analysis.intrinsics import block_of, pattern_of
 from penstock.passes.analysis.kernels import machine_of, processor_of
+from penstock.passes.analysis.vector_products import vector_products
 from penstock.passes.analysis.work import vector_unit
 from penstock.passes.graph.contractions import ContractionOp
 from penstock.passes.graph.layouts.forms import bytes_of
@@ -39,6 +40,10 @@ CONTRACTION, WINDOW = 64, 1
 What an op costs in a layout that it does not prefer, in multiples of the bytes it reads and writes. A contraction is
 as good as bound to its layout: in another no intrinsic computes it. A pool only follows.
 """
+
+
+VECTORS = 2, 3, 1
+"""How many vectors of output channels filters have beside each other, the best first, where these divide them."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +118,7 @@ class Preferences:
         self._target = target
         self._demanded = demanded
         self._host = processor_of(module)
+        self._vector_products = () if self._host is None else vector_products(self._host)
         self._products = [found for each in intrinsics if (found := matrix_intrinsic(each)) is not None]
 
     def of(self, op: Operation) -> list[tuple[Preference, int]]:
@@ -183,6 +189,8 @@ class Preferences:
         channels, or columns, as two vectors hold, or one, beside each other. Images and rows keep their channels last,
         which are blocks as well where those divide them. Groups of channels are not padded.
         """
+        if groups == 1 and any(each.elements == element_types(op) for each in self._vector_products):
+            return self._grouped(op, outputs, inputs)
         host = self._host
         if host is None or (unit := vector_unit(host, *op.operand_types[:2], op.result.type)) is None:
             return None
@@ -203,6 +211,18 @@ class Preferences:
             return None
         _, block = min(choices, key=lambda each: each[0])
         return Preference(f"{NHWC}{block}c", f"OHWI{block}i{block}o")
+
+    def _grouped(self, op: ContractionOp, outputs: int, inputs: int) -> Preference | None:
+        """
+        Filters in the order in which an intrinsic of the host reads them: the input channels whose products it adds
+        at once innermost, around them the output channels of a few vectors.
+        """
+        for each in self._vector_products:
+            for vectors in VECTORS:
+                block = vectors * each.lanes
+                if each.elements == element_types(op) and inputs % each.group == 0 and outputs % block == 0:
+                    return Preference(NHWC, f"OHWI{block}o{each.group}i")
+        return None
 
     def _of_contraction(self, op: ContractionOp) -> MatrixIntrinsic | None:
         """The first intrinsic that computes it as a convolution."""

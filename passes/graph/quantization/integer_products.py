@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from xdsl.dialects.builtin import UnknownLoc, i8, i32
-from xdsl.ir import Operation, SSAValue
+from xdsl.dialects.builtin import IntegerType, Signedness, UnknownLoc, i8, i32
+from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from penstock.dialects import graph
@@ -45,6 +45,11 @@ class Stored:
     scale: Array
     """f32, a scalar or a vector along `axis`."""
     axis: int = 0
+
+
+def added_as(element: Attribute) -> int:
+    """What 8-bit integers of the other kind are moved by to become those of a type."""
+    return SIGN if is_unsigned(element) else -SIGN
 
 
 def is_byte(value: SSAValue) -> bool:
@@ -95,29 +100,36 @@ def centred_factor(value: SSAValue, store: WeightStore) -> Stored | None:
 class IntegerProducts(NodeBuilder):
     """Rewrites contractions of a block; what is added is inserted before the op `before`."""
 
-    def __init__(self, store: WeightStore, before: Operation):
+    def __init__(self, store: WeightStore, before: Operation, *, unsigned: bool = False):
         super().__init__(before.location, store, insert=self._insert_before)
         self.before = before
-        self._signed: dict[SSAValue, SSAValue] = {}
+        self._element = IntegerType(8, Signedness.UNSIGNED) if unsigned else i8
+        """What the first factors of products are stored as."""
+        self._stored: dict[tuple[SSAValue, Attribute], SSAValue] = {}
 
     def _insert_before(self, op: Operation) -> None:
         Rewriter.insert_op(op, InsertPoint.before(self.before))
 
-    def signed(self, value: SSAValue) -> SSAValue:
-        """8-bit integers as signed ones, 128 less if they have no sign."""
-        if not is_unsigned(tensor_of(value).element_type):
+    def takes(self, x: Stored, w: Stored) -> bool:
+        """Whether factors are stored as those of its products are."""
+        return [tensor_of(each.value).element_type for each in (x, w)] == [self._element, i8]
+
+    def stored(self, value: SSAValue, element: Attribute = i8) -> SSAValue:
+        """8-bit integers as those of a type: 128 less where that has a sign and they have none, or 128 more."""
+        if tensor_of(value).element_type == element:
             return value
-        if (known := self._signed.get(value)) is None:
-            known = self._signed[value] = self._shifted(value)
+        if (known := self._stored.get((value, element))) is None:
+            known = self._stored[value, element] = self._shifted(value, element)
         return known
 
-    def _shifted(self, value: SSAValue) -> SSAValue:
-        """128 less: what computes them computes that as well, or they are recomputed from."""
-        op = value.owner
+    def _shifted(self, value: SSAValue, element: Attribute) -> SSAValue:
+        """128 more or less: what computes them computes that as well, or they are recomputed from."""
+        op, by = value.owner, added_as(element)
+        dtype = np.uint8 if is_unsigned(element) else np.int8
         array = constant_array(value, self.store)
         if array is not None:
             return self._after_definition(
-                value, [self.constant_op((array.astype(np.int16) - SIGN).astype(np.int8), "signed")]
+                value, [self.constant_op((array.astype(np.int16) + by).astype(dtype), "stored")]
             )
         if isinstance(op, graph.QuantizeLinearOp):
             zero = constant_array(op.zero_point, self.store)
@@ -125,24 +137,24 @@ class IntegerProducts(NodeBuilder):
                 whole = np.zeros((), np.int16) if zero is None else zero.astype(np.int16)
                 if zero is None and tensor_of(op.scale).get_num_dims():
                     whole = np.zeros(tensor_of(op.scale).get_shape(), np.int16)
-                new, axis = self.constant_op((whole - SIGN).astype(np.int8), "zero"), op.axis.value.data
+                new, axis = self.constant_op((whole + by).astype(dtype), "zero"), op.axis.value.data
                 Rewriter.insert_op(new, InsertPoint.before(op))
-                return self._after(op, graph.QuantizeLinearOp(op.x, op.scale, new, element_type=i8, axis=axis))
+                return self._after(op, graph.QuantizeLinearOp(op.x, op.scale, new, element_type=element, axis=axis))
         if isinstance(op, graph.ClipOp):
-            bounds = [None if each is None else each.value.data - SIGN for each in (op.min, op.max)]
-            return self._after(op, graph.ClipOp(self.signed(op.x), min=bounds[0], max=bounds[1]))
+            bounds = [None if each is None else each.value.data + by for each in (op.min, op.max)]
+            return self._after(op, graph.ClipOp(self.stored(op.x, element), min=bounds[0], max=bounds[1]))
         if isinstance(op, graph.PadOp):
             return self._after(
                 op,
-                graph.PadOp(self.signed(op.x), pads=op.pads.get_values(), value=op.value.value.data - SIGN),
+                graph.PadOp(self.stored(op.x, element), pads=op.pads.get_values(), value=op.value.value.data + by),
             )
         if isinstance(op, GraphOp) and op.has_trait(SelectsElements):
-            operands = [self.signed(op.operands[0]), *op.operands[1:]]
-            result = graph.Tensor(i8, tensor_of(value).get_shape())
+            operands = [self.stored(op.operands[0], element), *op.operands[1:]]
+            result = graph.Tensor(element, tensor_of(value).get_shape())
             return self._after(op, rebuilt(op, operands, result))
-        wide, sign = graph.CastOp(value, i32), self.constant_op(np.asarray(SIGN, np.int32), "sign")
-        below = graph.SubOp(wide, sign)
-        return self._after_definition(value, [wide, sign, below, graph.CastOp(below, i8)])
+        wide, sign = graph.CastOp(value, i32), self.constant_op(np.asarray(by, np.int32), "sign")
+        moved = graph.AddOp(wide, sign)
+        return self._after_definition(value, [wide, sign, moved, graph.CastOp(moved, element)])
 
     def _after_definition(self, value: SSAValue, ops: Sequence[GraphOp]) -> SSAValue:
         """Insert ops right after the definition of a value, where whatever is derived from it can use them."""
@@ -150,8 +162,8 @@ class IntegerProducts(NodeBuilder):
         point = InsertPoint.after(owner) if isinstance(owner, Operation) else InsertPoint.at_start(owner)
         location = owner.location if isinstance(owner, Operation) else UnknownLoc()
         for op in ops:
-            op.location = derived(location, "signed")
-        ops[-1].result.name_hint = "signed"
+            op.location = derived(location, "stored")
+        ops[-1].result.name_hint = "stored"
         Rewriter.insert_op(ops, point)
         return ops[-1].result
 
@@ -183,9 +195,7 @@ class IntegerProducts(NodeBuilder):
         if not _fits_byte(centred):
             below = SIGN if is_unsigned(tensor_of(w.value).element_type) else 0
             stored, rest = whole - below, w.zero - below
-        first, zero = self.signed(x.value), int(x.zero)
-        if is_unsigned(tensor_of(x.value).element_type):
-            zero -= SIGN
+        first, zero = self.stored(x.value, self._element), self._zero_of(x, self._element)
         pads = None
         if isinstance(op, graph.ConvOp) and zero and any(op.pads.get_values()):
             first, pads = self._padded(op, first, zero), [0] * len(op.pads.get_values())
@@ -208,6 +218,12 @@ class IntegerProducts(NodeBuilder):
         if bias is not None:
             total = self._plus(total, self._of_channels(op, bias))
         return total
+
+    @staticmethod
+    def _zero_of(factor: Stored, element: Attribute) -> int:
+        """The zero point of a factor that is stored in a type."""
+        changes = tensor_of(factor.value).element_type != element
+        return int(factor.zero) + (added_as(element) if changes else 0)
 
     def _without_zero_points(
         self,
@@ -256,8 +272,9 @@ class IntegerProducts(NodeBuilder):
         ranks = [tensor_of(each.value).get_num_dims() for each in (x, w)]
         if not isinstance(op, graph.MatmulOp) or w.zero.ndim or min(ranks) < 2:
             return None
-        values = [self.signed(each.value) for each in (x, w)]
-        zeros = [int(each.zero) - (SIGN if is_unsigned(tensor_of(each.value).element_type) else 0) for each in (x, w)]
+        elements = self._element, i8
+        values = [self.stored(each.value, element) for each, element in zip((x, w), elements, strict=True)]
+        zeros = [self._zero_of(each, element) for each, element in zip((x, w), elements, strict=True)]
         total = self.add(on_integers(op, values[0], values[1]), "sums")
         for value, zero, axis in ((values[0], zeros[1], ranks[0] - 1), (values[1], zeros[0], ranks[1] - 2)):
             if not zero:

@@ -5,7 +5,7 @@
 // RUN: penstock machines show host | penstock-opt | filecheck %s --check-prefix=HOST
 
 // GEMMINI: machine.target @gemmini_fp32 named "gemmini-fp32" frequency 1000
-// GEMMINI: machine.scope @spad size 262144 granule 16 banks 4 dtypes [f32] parent @dram origin {all = "cfg"}
+// GEMMINI: machine.scope @spad size 262144 granule 16 banks 4 dtypes [f32] parent @dram address "gemmini_spad({row})" layout "columns" origin {all = "cfg"}
 // GEMMINI: machine.dma @mvin unit @load from [@dram] to [@spad, @acc] bus @sys dims 2
 // GEMMINI: machine.intrinsic @gemm unit @execute operands [a row, b row, acc row] shape {m = [1, 4], n = [1, 4], k = [1, 4]} ii 4 depth 12 max_iterations [65535, 65535, 65535, 65535, 65535, 65535, 65535]
 // GEMMINI-NEXT: ^bb0(%a: memref<?x?xf32, strided<[?, 1]>, "spad">, %b: memref<?x?xf32, strided<[?, 1]>, "spad">, %acc: memref<?x?xf32, strided<[?, 1]>, "acc">):
