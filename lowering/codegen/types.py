@@ -99,6 +99,7 @@ _INTEGERS = {
     **{bits: CType(f"i{bits}", f"int{max(8, bits)}_t", f"int{max(8, bits)}_t", bits) for bits in (2, 4, 8, 16, 32, 64)},
 }
 I32 = _INTEGERS[32]
+"""The type of the 32-bit sums of bytes."""
 
 _ATTRIBUTES: dict[str, Attribute] = {
     **{ctype.name: kind() for kind, ctype in _FLOATS.items()},
