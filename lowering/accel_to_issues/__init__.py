@@ -190,13 +190,13 @@ class AccelToIssuesPass(ModulePass):
         if code is None:
             notes = ["a machine file spells its commands: [code], and emit of its engines and intrinsics"]
             message = f'machine "{target.machine_name}" does not say how its commands are written'
-            raise UserError(message, notes=notes, status=UNSUPPORTED)
+            raise UserError(message, loc=location_of(target), notes=notes, status=UNSUPPORTED)
         handed: Handed = {}
         entries = [each for each in op.ops if isinstance(each, func.FuncOp) and each.sym_name.data == ENTRY]
         for function in (*(each for each in entries if not each.is_declaration), *functions):
             _Function(target, handed).run(function)
         for entry in entries if code.begin is not None else ():
-            Rewriter.insert_op(CodeOp("begin"), InsertPoint.at_start(entry.body.block))
+            Rewriter.insert_op(CodeOp("begin"), InsertPoint.at_start(entry.body.blocks[0]))
 
 
 __all__ = ["AccelToIssuesPass"]

@@ -15,6 +15,7 @@ from xdsl.rewriter import InsertPoint
 
 from penstock.dialects.accel_issue import CodeOp, IssueOp, SetOp
 from penstock.dialects.diagnostics import UserError, location_of
+from penstock.dialects.functions import body_block
 from penstock.dialects.machine import StateOp, TargetOp
 from penstock.dialects.machine.spelling import COPY
 from penstock.passes.analysis.kernels import machine_kernels
@@ -68,7 +69,7 @@ class _Configuration:
     states: Mapping[str, StateOp]
 
     def run(self, function: func.FuncOp) -> None:
-        self._block(function.body.block, self._nothing())
+        self._block(body_block(function, "given its settings"), self._nothing())
 
     def _nothing(self) -> Held:
         return {name: (None,) * state.copy_count for name, state in self.states.items()}

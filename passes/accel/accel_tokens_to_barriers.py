@@ -12,6 +12,7 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from penstock.dialects.accel import BarrierOp, ReadyOp, TokenType, WaitOp
+from penstock.dialects.functions import body_block
 from penstock.passes.accel.accel_check_hazards import check_hazards
 from penstock.passes.analysis.commands.program import CommandOp
 from penstock.passes.analysis.kernels import machine_kernels
@@ -137,7 +138,7 @@ class AccelTokensToBarriersPass(ModulePass):
 
     def _kernel(self, function: func.FuncOp) -> None:
         barriers = _Barriers()
-        barriers.block(function.body.block, frozenset())
+        barriers.block(body_block(function, "ordered by barriers"), frozenset())
         for op in barriers.before:
             barrier = BarrierOp()
             barrier.location = op.location

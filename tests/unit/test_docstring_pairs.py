@@ -73,12 +73,9 @@ def pairs_in(path: Path) -> Iterator[Pair]:
                     yield Pair(path, number, before["before"], after["after"], pipeline, after["machine"])
 
 
-PAIRS = [
-    pair
-    for folder in ("passes", "lowering")
-    for path in sorted((REPOSITORY / folder).rglob("*.py"))
-    for pair in pairs_in(path)
-]
+FOLDERS = ("passes", "lowering", "runtime")
+
+PAIRS = [pair for folder in FOLDERS for path in sorted((REPOSITORY / folder).rglob("*.py")) for pair in pairs_in(path)]
 
 
 def printed(text: str, pair: Pair, *, run: bool) -> str:
@@ -117,7 +114,7 @@ def test_the_docstring_of_every_pass_has_a_pair_that_runs_it(name: str) -> None:
 
 
 def test_every_before_and_after_is_recognised_as_part_of_a_pair() -> None:
-    for folder in ("passes", "lowering"):
+    for folder in FOLDERS:
         for path in sorted((REPOSITORY / folder).rglob("*.py")):
             text = "\n".join(text for _, text in docstrings(path))
             written = [len(re.findall(title, text, re.MULTILINE)) for title in (r"^\s*Before:\s*$", r"^\s*After \(")]
