@@ -25,7 +25,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError
 from penstock.dialects.element_bits import stored
-from penstock.dialects.files import write_whole
+from penstock.dialects.files import whole_file, write_whole
 from penstock.dialects.machine import CodeOp, TargetOp, Template, find_target
 from penstock.dialects.weights import WeightStore
 from penstock.lowering.codegen.text import comment_text
@@ -153,14 +153,14 @@ def write_device_folder(
         for name, text in texts.items():
             write_whole(folder / name, text)
         arrays = [weights[name] for name in program.weights]
-        with (folder / weights_name(source)).open("wb") as file:
+        with whole_file(folder / weights_name(source)) as file:
             for array, offset in zip(arrays, weight_offsets(source), strict=False):
                 file.write(bytes(offset - file.tell()))
                 file.write(np.ascontiguousarray(stored(array)).tobytes())
             file.write(bytes(weight_offsets(source)[-1] - file.tell()))
         for kind, values in (("input", inputs), ("expected", expected)):
             for number, value in enumerate(values):
-                (folder / f"{kind}_{number}.bin").write_bytes(np.ascontiguousarray(stored(value)).tobytes())
+                write_whole(folder / f"{kind}_{number}.bin", np.ascontiguousarray(stored(value)).tobytes())
         names = sorted([*(each.name for each in folder.iterdir()), MANIFEST])
         manifest = {"penstock": version("penstock"), "kind": "device", FILES: names}
         write_whole(folder / MANIFEST, json.dumps(manifest, indent=2) + "\n")

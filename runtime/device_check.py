@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 from xdsl.dialects.builtin import FileLineColLoc, StringAttr
 
 from penstock.dialects.diagnostics import UserError, location_of
-from penstock.dialects.files import write_whole
+from penstock.dialects.files import temporary_folder, write_whole
 from penstock.dialects.machine import (
     DRAM,
     CommandForm,
@@ -39,8 +37,7 @@ def code_faults(target: TargetOp) -> tuple[UserError, ...]:
     if code is None:
         raise UserError(f'machine "{target.machine_name}" has no [code]', notes=["it says how commands are written"])
     compiler = find_compiler()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+    with temporary_folder() as folder:
         for file, text in machine_files(target).items():
             write_whole(folder / file, text)
         write_whole(folder / "check.c", _program(target))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.dialects.diagnostics import UserError
-from penstock.dialects.upstream.scf import MOST_THREADS
+from penstock.dialects.threads import MOST_THREADS
 
 INTERPRETED = "the interpreter has one thread, not {}"
 """What is said where several threads are asked of it."""

@@ -52,13 +52,12 @@ from xdsl.traits import (
 )
 from xdsl.utils.exceptions import VerifyException
 
+from penstock.dialects.threads import MOST_THREADS
 from penstock.dialects.upstream.gpu import DeviceMappingAttr
 from penstock.dialects.upstream.tensor import ParallelInsertSliceOp
 
 THREADS = "threads"
 """The attribute of a `scf.forall` with the number of threads that run its iterations, adjacent ones in one thread."""
-MOST_THREADS = 1024
-"""The most threads that a program has."""
 
 Bound = int | SSAValue
 """A bound or a step: a number, or a value of type index."""
