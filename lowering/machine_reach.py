@@ -25,7 +25,7 @@ def reach_faults(target: TargetOp) -> Iterator[tuple[MachinePart, PartFault]]:
     everything = list(target.intrinsics().values())
     intrinsics = [op for op in everything if op.unit_name is not None]
     scopes = list(target.scopes().values())
-    if not scopes or target.is_host:
+    if not scopes or target.is_host or not (target.dmas() or intrinsics):
         return
     moves = [(source, end) for dma in target.dmas().values() for source in dma.sources for end in dma.destinations]
     steps: list[_Filling] = [(frozenset([source]), end) for source, end in moves]

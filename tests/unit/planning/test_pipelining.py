@@ -137,4 +137,4 @@ def test_a_shared_bus_is_followed_closely(
     found = time_of([TimedLoop(rounds, body)], slots).cycles
     exact = simulated(rounds, body, slots, {"load": "bus", "store": "bus"})
     # Where two requests come at once the order of units decides, round after round; else they agree.
-    assert 0.7 * exact <= found <= 1.4 * exact
+    assert 0.6 * exact <= found <= 1.4 * exact
