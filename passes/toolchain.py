@@ -54,8 +54,6 @@ WISHED_FLAGS = (
     # Sums that rest in memory between blocks are loaded as vectors: GCC would copy them in halves, which a load of the
     # whole has to wait for.
     ("-fno-tree-loop-distribute-patterns",),
-    # Of two selections by constants, a clamp, GCC would make branches, which cost more as vectors than two minima.
-    ("-fno-thread-jumps",),
     # GCC would unroll the short loops over the lanes of a block before it vectorises them, and then does not.
     ("--param", "max-completely-peel-times=7"),
     # In a function that calls none GCC 12 may misplace a local array that it reaches by a pointer, and moves vectors to

@@ -24,7 +24,7 @@ from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.schedule import TileAndFuseOp
 from penstock.lowering.to_c import CSource, emit_c
-from penstock.passes.analysis.kernels import ENTRY, kernels, processor_of
+from penstock.passes.analysis.kernels import ENTRY, kernels, machine_of, processor_of
 from penstock.passes.schedule.deciding import KERNEL_TYPE, schedules_of
 from penstock.passes.schedule.sections import START, decides, kernel_in, new_sequence, section_of
 from penstock.passes.toolchain import load
@@ -135,7 +135,7 @@ class MeasurePass(ModulePass):
         if target is None:
             raise UserError(
                 "kernels are measured on a machine that is a host whose file says what its registers hold",
-                loc=location_of(op),
+                loc=location_of(machine_of(op) or op),
                 notes=["--machine native is the one for this CPU"],
             )
         if self.candidates < 2:

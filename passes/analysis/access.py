@@ -225,7 +225,7 @@ def access_of(generic: GenericOp, *, placed: bool = True) -> Access | None:
     """
     What matching sees of a generic; None if it has several outputs, index ops, or a loop whose extent is dynamic or
     that of no dim of an operand. Scopes and strides count only if the operands are `placed`: on memrefs, once promotion
-    has decided where they live.
+    has decided where they live; None if one of these strides is dynamic.
     """
     body = generic.body.block
     if len(generic.outputs) != 1 or any(op.name == "linalg.index" for op in body.ops):
@@ -245,6 +245,8 @@ def access_of(generic: GenericOp, *, placed: bool = True) -> Access | None:
                     extents.setdefault(expr.position, size)
         if placed and isinstance(type, MemRefType):
             memref = memref_of(value)
+            if None in (memref.get_strides() or (None,) * memref.get_num_dims()):
+                return None
             scope, steps = scope_of(memref) or DRAM, _steps(map_attr.data, memref)
         operands.append(Operand(value, scope, element, steps, map_attr.data, shape))
     if len(extents) < len(generic.iterator_types) or any(extent < 0 for extent in extents.values()):

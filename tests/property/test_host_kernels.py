@@ -23,7 +23,7 @@ from penstock.passes.schedule.deciding import LEFT
 from penstock.runtime.engine import Backend
 from penstock.runtime.interpreter import run_module
 
-MACHINES = ("host-avx2", "host-avx512", "host-neon")
+MACHINES = ("host-avx2", "host-avx512-vnni", "host-neon")
 EXTENTS = (1, 2, 3, 9, 16, 24, 33, 48, 64, 96, 130, 256)
 
 Array = NDArray[np.float32]

@@ -27,7 +27,7 @@ from penstock.runtime.compiler import attach_machine
 from penstock.runtime.interpreter import run_module
 from penstock.runtime.pass_manager import read_pipeline, run_passes
 
-MACHINES = ("host-avx2", "host-avx512", "host-neon")
+MACHINES = ("host-avx2", "host-avx512-vnni", "host-neon")
 
 Weights = dict[str, NDArray[Any]]
 

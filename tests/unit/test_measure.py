@@ -27,7 +27,7 @@ PROGRAM = """func.func @main(
   func.return %product, %vector : tensor<24x48xf32>, tensor<1x64xf32>
 }"""
 SHAPES = ((24, 40), (1, 320), (40, 48), (320, 64))
-MACHINE = "host-avx2"
+MACHINE = "host-avx512-vnni"
 
 
 @pytest.fixture

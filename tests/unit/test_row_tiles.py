@@ -17,7 +17,7 @@ from penstock.lowering.to_c.module import emit_c
 from penstock.passes.analysis.kernels import TILING, kernels
 from penstock.runtime.interpreter import run_module
 
-MACHINES = ("host-avx2", "host-avx512", "host-neon")
+MACHINES = ("host-avx2", "host-avx512-vnni", "host-neon")
 EXTENTS = (1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 33, 64, 67, 100, 130, 257, 1000, 1031)
 
 Arrays = dict[str, NDArray[Any]]
