@@ -12,8 +12,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import isqrt
+
+from penstock.runtime.gemmini.executor import Counts
 
 DIM = 16
 SPAD_ROWS = 16384
@@ -23,17 +25,8 @@ WIDE = 4
 SUM_BYTES = 4
 
 
-@dataclass
-class Issued:
+class Issued(Counts):
     """What was issued, and what it moved."""
-
-    commands: Counter[str] = field(default_factory=Counter[str])
-    bytes_in: int = 0
-    bytes_out: int = 0
-
-    @property
-    def total(self) -> int:
-        return self.commands.total()
 
     @property
     def bytes(self) -> int:

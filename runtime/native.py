@@ -213,7 +213,7 @@ class Pointers:
         self.start = ctypes.cast(self._array, ctypes.c_void_p)
 
     def set(self, arrays: Sequence[Array]) -> None:
-        """Let them be where these arrays are, which whoever calls keeps."""
+        """Let them be where these arrays are, which the caller keeps."""
         own = self._array
         for place, array in enumerate(arrays):
             own[place] = address_of(array)
