@@ -13,7 +13,14 @@ from penstock.dialects import accel, machine, mem
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.mem import memref_of
 from penstock.dialects.weights import Array
-from penstock.runtime.interpreter.commands import CommandKind, IssuedCommand, TokenQueue, Touch, joined
+from penstock.runtime.interpreter.commands import (
+    CommandKind,
+    Copied,
+    IssuedCommand,
+    TokenQueue,
+    Touch,
+    joined,
+)
 from penstock.runtime.interpreter.counters import issues_of, moved_bytes, touched_bytes
 from penstock.runtime.interpreter.execution import Execution
 from penstock.runtime.interpreter.generic import Evaluator
@@ -64,13 +71,15 @@ def _dma(execution: Execution, op: accel.DmaOp, args: Sequence[Any]) -> Sequence
     check_apart(op, elements, target, overlap)
     execution.counters.add_bytes(engine.sym_name.data, {ends: overlap.elements * elements.itemsize})
     everything = padding is not None or (overlap.whole and transfer.side != "dest")
+    read = Touch(source, overlap.source, op.source)
     command = IssuedCommand(
         op,
         engine.unit_name,
         CommandKind.TRANSFER,
         [args[number] for number in transfer.dependencies],
         engine.outstanding_limit,
-        reads=[Touch(source, overlap.source, op.source)],
+        reads=[read],
+        copied=Copied(read, Touch(dest, overlap.dest, op.dest)),
         writes=[Touch(dest, None if everything else overlap.dest, op.dest)],
         perform=lambda: move(elements, target, overlap, padding),
         overwrites=True,

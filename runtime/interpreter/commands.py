@@ -21,7 +21,17 @@ from xdsl.ir import Operation, SSAValue
 
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.weights import Array
-from penstock.runtime.interpreter.scopes import IN_FLIGHT, MemRef, Region, array_of, mark, readable, written
+from penstock.runtime.interpreter.scopes import (
+    IN_FLIGHT,
+    MemRef,
+    Region,
+    array_of,
+    copied,
+    leave_undefined,
+    mark,
+    readable,
+    written,
+)
 from penstock.runtime.interpreter.values import poison, undefined
 
 Done = tuple[int, int]
@@ -191,6 +201,30 @@ class Touch:
             poison(self.part())
 
 
+@dataclass(eq=False)
+class Copied:
+    """Elements that a transfer copies: those that are undefined are undefined at the destination, too."""
+
+    source: Touch
+    dest: Touch
+    undefined: Array | None = None
+    """Which elements were undefined at the start; None if none."""
+
+    def start(self, op: Operation) -> None:
+        """Raises UserError if a command in flight writes the source, or the destination cannot hold undefined ones."""
+        self.undefined = self._undefined(op)
+
+    def end(self, op: Operation) -> None:
+        """Raises UserError if an element is no longer defined; the destination has been written."""
+        now = self._undefined(op)
+        if now is not None and (self.undefined is None or (now & ~self.undefined).any()):
+            readable(self.source.memref, op, self.source.region)
+        leave_undefined(self.dest.memref, self.dest.region, self.undefined)
+
+    def _undefined(self, op: Operation) -> Array | None:
+        return copied(self.source.memref, op, self.source.region, self.dest.memref)
+
+
 class CommandKind(Enum):
     """How a command passes its unit."""
 
@@ -216,6 +250,8 @@ class IssuedCommand:
     """How many transfers its engine can have in flight."""
     reads: Sequence[Touch] = ()
     writes: Sequence[Touch] = ()
+    copied: Copied | None = None
+    """What a transfer copies: its only read, which may be undefined."""
     perform: Callable[[], None] | None = None
     """Compute the result and store it."""
     overwrites: bool = False
@@ -230,7 +266,7 @@ class IssuedCommand:
 
     def start(self) -> None:
         """Check what is read; what is written is in flight from now on."""
-        self._check_reads(self.reads)
+        self._start_reads()
         for touch in self.writes:
             mark(touch.memref, IN_FLIGHT, touch.region)
             if self.overwrites:
@@ -239,13 +275,20 @@ class IssuedCommand:
     def end(self) -> None:
         """Perform it; what it reads must be as it was at the start."""
         updated = {touch.value for touch in self.writes}
-        self._check_reads([touch for touch in self.reads if touch.value not in updated])
+        if self.copied is None:
+            self._check_reads([touch for touch in self.reads if touch.value not in updated])
         self._finish()
 
     def at_once(self) -> None:
         """Start and end."""
-        self._check_reads(self.reads)
+        self._start_reads()
         self._finish()
+
+    def _start_reads(self) -> None:
+        if self.copied is not None:
+            self.copied.start(self.op)
+        else:
+            self._check_reads(self.reads)
 
     def _check_reads(self, touches: Sequence[Touch]) -> None:
         for touch in touches:
@@ -256,6 +299,8 @@ class IssuedCommand:
             self.perform()
         for touch in self.writes:
             written(touch.memref, touch.region)
+        if self.copied is not None:
+            self.copied.end(self.op)
         if self.queue is not None and self.kind is CommandKind.PUSH:
             self.queue.push(self.op)
         if self.queue is not None and self.kind is CommandKind.POP:

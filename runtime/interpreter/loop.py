@@ -28,6 +28,8 @@ from penstock.runtime.interpreter.scopes import (
     Region,
     TaggedBuffer,
     array_of,
+    copied,
+    leave_undefined,
     readable,
     strided,
     written,
@@ -192,8 +194,10 @@ def _rank(execution: Execution, op: memref.RankOp, args: Sequence[Any]) -> Seque
 @interprets(memref.CopyOp)
 def _memref_copy(execution: Execution, op: memref.CopyOp, args: Sequence[Any]) -> Sequence[Any]:
     source, dest = args
-    array_of(dest)[...] = readable(source, op)
+    undefined = copied(source, op, None, dest)
+    array_of(dest)[...] = array_of(source)
     written(dest)
+    leave_undefined(dest, None, undefined)
     return ()
 
 
@@ -207,10 +211,12 @@ def _copy(execution: Execution, op: mem.CopyOp, args: Sequence[Any]) -> Sequence
     transfer = execution.kept(op, lambda: WindowMove.of(op))
     source, dest, padding = args[transfer.source], args[transfer.dest], transfer.padding_of(args)
     overlap = transfer.overlap(args)
-    elements, target = readable(source, op, overlap.source), array_of(dest)
+    undefined = copied(source, op, overlap.source, dest)
+    elements, target = array_of(source), array_of(dest)
     check_apart(op, elements, target, overlap)
     move(elements, target, overlap, padding)
     written(dest, overlap.dest if padding is None else None)
+    leave_undefined(dest, overlap.dest, undefined)
     crossing = execution.kept((op, "engine"), lambda: _engine_of(execution, op))
     if crossing is not None:
         engine, ends = crossing

@@ -107,6 +107,30 @@ def readable(memref: MemRef, op: Operation, region: Region = None) -> Array:
     return memref.array
 
 
+def copied(memref: MemRef, op: Operation, region: Region, dest: MemRef) -> Array | None:
+    """
+    Which of the elements in `region` are undefined, where `op` copies them to `dest`; None if none is.
+
+    Copying an undefined element is no read: it makes an undefined one. Raises UserError if a command in flight is
+    writing the elements, and where `dest` has no tags: it could not tell what is undefined.
+    """
+    if type(memref) is not TaggedBuffer:
+        return None
+    tags = memref.tags[... if region is None else region]
+    wrong = tags != memref.tag
+    if not wrong.any():
+        return None
+    if type(dest) is not TaggedBuffer or (tags == IN_FLIGHT).any():
+        raise _undefined_read(memref, op, region)
+    return wrong.any(axis=-1)
+
+
+def leave_undefined(memref: MemRef, region: Region, undefined: Array | None) -> None:
+    """Note that of the elements of `region`, just written, some are `undefined`."""
+    if undefined is not None and type(memref) is TaggedBuffer:
+        memref.tags[... if region is None else region][undefined] = UNWRITTEN
+
+
 def written(memref: MemRef, region: Region = None) -> None:
     """Note that the elements of `region` have been written through this memref."""
     mark(memref, memref.tag if type(memref) is TaggedBuffer else UNWRITTEN, region)
