@@ -22,10 +22,10 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
+from penstock.dialects.cpu import features_of_macros
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.files import keep, temporary_folder, write_whole
 from penstock.passes.code_cache import DIGITS, add, find, key_of, open_cache, private_folder
-from penstock.passes.cpu import features_of_macros
 
 CANDIDATES = ("cc", "gcc", "clang")
 
@@ -84,7 +84,7 @@ class Compiler:
         return _flags(self.command)
 
     def features(self) -> tuple[str, ...]:
-        """What code that it compiles needs of a CPU, see `passes.cpu`."""
+        """What code that it compiles needs of a CPU, see `dialects.cpu`."""
         return _features(self.command)
 
     def run(self, arguments: tuple[str, ...], directory: Path) -> subprocess.CompletedProcess[str]:

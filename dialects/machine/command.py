@@ -14,7 +14,7 @@ from xdsl.ir.affine import AffineDimExpr
 from penstock.dialects.diagnostics import nearest_or_all
 from penstock.dialects.machine.code import StateOp
 from penstock.dialects.machine.intrinsic import IntrinsicOp
-from penstock.dialects.machine.part import DRAM, IMMEDIATE, PartFault
+from penstock.dialects.machine.part import DENSE, DRAM, IMMEDIATE, PartFault
 from penstock.dialects.machine.parts import DmaOp, ScopeOp
 from penstock.dialects.machine.spelling import (
     ANY,
@@ -39,6 +39,8 @@ class CommandOperand:
     """The type of its elements; None for any."""
     dims: Mapping[str, bool]
     """The dims that move it: True where by one element, False where by a row."""
+    is_dense: bool = False
+    """Whether its rows adjoin."""
 
     def element_bytes(self, scope: ScopeOp) -> int:
         """The bytes of its elements, in a scope that it may lie in."""
@@ -84,7 +86,7 @@ class CommandForm:
                 if not isinstance(expr, AffineDimExpr):
                     return None
                 moved[names[expr.position]] = place == len(results) - 1
-            found.append(CommandOperand(spec.name, (spec.scope,), spec.dtype, moved))
+            found.append(CommandOperand(spec.name, (spec.scope,), spec.dtype, moved, spec.strides == DENSE))
         kinds = zip(names, part.generic.iterator_types, strict=True)
         reductions = frozenset(name for name, kind in kinds if kind.data == IteratorType.REDUCTION)
         is_immediate = any(spec.role == IMMEDIATE for spec in specs)
@@ -211,7 +213,7 @@ def _omissions(part: SpelledPart, form: CommandForm, scopes: Mapping[str, ScopeO
             if is_unit is None or most == 1:
                 continue
             steps = {f"{operand.name}.{step}.{dim}" for step in STEPS}
-            if not is_unit and not steps & used:
+            if not is_unit and not operand.is_dense and not steps & used:
                 way = f'requires = ["{operand.name}.rows.{dim} = 1"]'
                 note = f"name one of {', '.join(sorted(steps))}, or say what it is, by {way}"
                 message = f'nothing depends on the stride of "{operand.name}" along "{dim}", which may vary'

@@ -108,11 +108,6 @@ class IntrinsicOp(SpelledPart):
     listed_limit = opt_prop_def(IntegerAttr[I64], prop_name="micro_ops")
     """The most micro-operations that a command lists, for the dims that none of its loops iterates. The unit then
     iterates over the domain in an order of its own."""
-    feature = opt_prop_def(StringAttr)
-    """The feature of the CPU that it is an instruction of, as `/proc/cpuinfo` of Linux calls it; of a host only."""
-    statement = opt_prop_def(StringAttr)
-    """What it is in C of GCC and Clang, of a host only: statements that change `{acc}`, a vector of its result's
-    elements, and read the operands before it, vectors of bytes in their order, by their names in braces."""
     imm_bits = opt_prop_def(IntegerAttr[I64])
     """Bits of its immediate; required where the behaviour has `imm`, and only there."""
     body = region_def("single_block")
@@ -124,7 +119,7 @@ class IntrinsicOp(SpelledPart):
         "$sym_name (`unit` $unit^)? (`dma` $dma^)? `operands` custom<OperandList>($operand_names, $strides)"
         " `shape` custom<DimList>($dims, $shape) (`ii` $ii^)? (`depth` $depth^)?"
         " (`max_iterations` $max_iterations^)? (`micro_ops` $micro_ops^)? (`imm_bits` $imm_bits^)?"
-        f" (`feature` $feature^)? (`statement` $statement^)? {SPELLING} (`origin` $origin^)?"
+        f" {SPELLING} (`origin` $origin^)?"
         " attr-dict-with-keyword $body"
     )
 
@@ -303,9 +298,6 @@ class IntrinsicOp(SpelledPart):
             yield f"must name its scope by a string, but is {arg.type}"
         elif scope == DRAM and isinstance(arg.type.memory_space, StringAttr):
             yield "is off chip, which is written as no memory space"
-        elif scope == DRAM and self.unit is not None and self.statement is None:
-            # A processor loads its operands itself.
-            yield "is off chip, where only a dma reaches"
 
     def _shape_faults(self) -> Iterator[PartFault]:
         dims = self.dims

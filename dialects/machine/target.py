@@ -217,17 +217,18 @@ class TargetOp(IRDLOperation):
     def _intrinsic_faults(self, intrinsic: IntrinsicOp) -> Iterator[PartFault]:
         yield from self._unknown(UnitOp, "unit", intrinsic.unit_name)
         yield from self._unknown(DmaOp, "dma", intrinsic.dma_name)
-        for key, given in (("feature", intrinsic.feature), ("statement", intrinsic.statement)):
-            if given is not None and not self.is_host:
-                yield PartFault(key, f"{key} has no meaning but on a host")
-            if given is None and self.is_host:
-                yield PartFault(key, f"an intrinsic of a host needs {key}")
+        if intrinsic.emit is None and self.is_host:
+            yield PartFault("emit", "an intrinsic of a host needs emit")
         dma = self.dmas().get(intrinsic.dma_name or "")
         # A machine file does not list the immediate among the operands.
         specs = [spec for spec in intrinsic.operand_specs() if spec.role != IMMEDIATE]
         for place, spec in enumerate(specs):
             yield from self._unknown(ScopeOp, "operands", spec.scope, place, "scope", dram=True)
             yield from self._dtype_faults("operands", spec.scope, spec.dtype, place, "dtype")
+            if spec.scope == DRAM and intrinsic.unit_name is not None and not self.is_host:
+                # A processor loads its operands itself.
+                message = f'operand "{spec.name}" is off chip, where only a dma reaches'
+                yield PartFault("operands", message, (), (place,))
             if dma is None or intrinsic.unit_name is not None:
                 continue
             verb, reached = ("reads", dma.sources) if spec.role == "in" else ("writes", dma.destinations)
@@ -240,10 +241,13 @@ class TargetOp(IRDLOperation):
         codes = self.parts(CodeOp)
         yield from ((code, PartFault("order", "a machine has one [code]")) for code in codes[1:])
         spelled = [part for part in self.parts(SpelledPart) if part.emit is not None]
-        if spelled and not codes:
+        if spelled and not codes and not self.is_host:
             yield spelled[0], PartFault("emit", "the machine has no [code], which says what is around its commands")
         for part in spelled:
             yield from ((part, fault) for fault in spelling_faults(part, self.scopes(), self.states()))
+            for place, name in enumerate(part.features if not self.is_host else ()):
+                message = f'requires: "{name}" is a feature of a CPU, and the machine is none'
+                yield part, PartFault("requires", message, (), (place,))
         for queue in self.queues() if codes and codes[0].order.data == "queues" else ():
             if queue.push is None or queue.pop is None:
                 yield queue, PartFault("push", "commands are ordered by queues, and nothing spells push and pop")
