@@ -11,6 +11,7 @@ from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.files import temporary_folder, write_whole
 from penstock.dialects.machine import (
     DRAM,
+    CodeOp,
     CommandForm,
     MachinePart,
     QueueOp,
@@ -20,11 +21,12 @@ from penstock.dialects.machine import (
     TargetOp,
     Template,
 )
-from penstock.passes.toolchain import find_compiler
+from penstock.lowering.to_c.module import options_of, sources_of
+from penstock.passes.toolchain import complaint, find_compiler
 from penstock.runtime.device import machine_files
 
 _MESSAGE = re.compile(r"(?P<file>[^:\n]+):(?P<line>\d+):(?:(?P<column>\d+):)? (?:fatal )?error: (?P<text>.*)")
-FLAGS = ("-std=c11", "-fsyntax-only", "-DPENSTOCK_MODEL", "-Werror=implicit-function-declaration")
+FLAGS = ("-std=c11", "-fsyntax-only", "-DPENSTOCK_MODEL")
 
 
 def code_faults(target: TargetOp) -> tuple[UserError, ...]:
@@ -41,7 +43,7 @@ def code_faults(target: TargetOp) -> tuple[UserError, ...]:
         for file, text in machine_files(target).items():
             write_whole(folder / file, text)
         write_whole(folder / "check.c", _program(target))
-        flags = [*FLAGS, "-I.", *(code.flags.data.split() if code is not None and code.flags is not None else ())]
+        flags = [*FLAGS, "-I.", *(options_of(code) if code is not None else ())]
         said = compiler.run((*flags, "check.c"), folder).stderr
     found: dict[str, UserError] = {}
     around = code or target
@@ -51,6 +53,17 @@ def code_faults(target: TargetOp) -> tuple[UserError, ...]:
         where = "" if here else f"{match['file']}:{match['line']}: "
         found.setdefault(f"{loc}{where}", UserError(f"the C compiler refuses it: {where}{match['text']}", loc=loc))
     return tuple(found.values())
+
+
+def require_code(code: CodeOp) -> None:
+    """Raise UserError for what the C compiler of the host refuses of a machine: the first of it."""
+    target = code.parent_op()
+    assert isinstance(target, TargetOp)
+    for fault in code_faults(target):
+        raise UserError(fault.message, loc=fault.loc, notes=[*fault.notes, *sources_of(code)])
+    if said := complaint(find_compiler(), options_of(code)):
+        message = f'programs for the machine "{target.machine_name}" cannot be linked: {said}'
+        raise UserError(message, loc=location_of(code), notes=sources_of(code))
 
 
 def _place(part: MachinePart) -> tuple[str, int]:

@@ -103,6 +103,9 @@ class IntrinsicOp(SpelledPart):
     """Cycles from one application to the next; of a unit only, where it is required."""
     depth_attr = opt_prop_def(IntegerAttr[I64], prop_name="depth")
     """Cycles that a command takes beyond its applications; of a unit only, where it is required."""
+    efficiency = opt_prop_def(DenseArrayBase.constr(i64))
+    """[part, whole]: of a call of a library, the share of the processor's multiply-adds that it does; its applications
+    take as long as those, and what it reads and writes as long as the processor takes to copy it. In place of `ii`."""
     iteration_limits = opt_prop_def(DenseArrayBase.constr(i64), prop_name="max_iterations")
     """The most applications in a command, one number for each loop of the command, outermost first."""
     listed_limit = opt_prop_def(IntegerAttr[I64], prop_name="micro_ops")
@@ -118,6 +121,7 @@ class IntrinsicOp(SpelledPart):
     assembly_format = (
         "$sym_name (`unit` $unit^)? (`dma` $dma^)? `operands` custom<OperandList>($operand_names, $strides)"
         " `shape` custom<DimList>($dims, $shape) (`ii` $ii^)? (`depth` $depth^)?"
+        " (`efficiency` $efficiency^)?"
         " (`max_iterations` $max_iterations^)? (`micro_ops` $micro_ops^)? (`imm_bits` $imm_bits^)?"
         f" {SPELLING} (`origin` $origin^)?"
         " attr-dict-with-keyword $body"
@@ -150,6 +154,11 @@ class IntrinsicOp(SpelledPart):
         """For each loop the least and the largest extent of one application, or None for any."""
         ranges = (ints_of(extents) for extents in self.extents)
         return tuple((values[0], values[-1]) if values else None for values in ranges)
+
+    @property
+    def is_call(self) -> bool:
+        """Whether it is a call of a library: a processor performs it on operands that are anywhere in memory."""
+        return self.unit is not None and {memory_of(arg) for arg in self.body.block.args} == {DRAM}
 
     initiation_interval = IntegerProperty("ii")
     """Cycles from one application to the next; 0 for what a DMA engine does."""
@@ -226,6 +235,10 @@ class IntrinsicOp(SpelledPart):
 
     def own_faults(self) -> Iterator[PartFault]:
         yield from self._performer_faults()
+        if self.efficiency is not None and len(self.efficiency) != 2:
+            yield PartFault("efficiency", f"efficiency must be [part, whole], but has {len(self.efficiency)} numbers")
+        if self.efficiency is not None and self.ii is not None:
+            yield PartFault("efficiency", "an intrinsic has either ii or efficiency, not both")
         behaviour = list(self._behaviour_faults())
         yield from behaviour
         if not behaviour:
@@ -238,10 +251,10 @@ class IntrinsicOp(SpelledPart):
         if (self.unit is None) == (self.dma is None):
             yield PartFault("unit", "an intrinsic names either the unit or the dma that performs it")
             return
-        for key in ("ii", "depth"):
+        for key in ("ii" if self.efficiency is None else "efficiency", "depth"):
             if self.unit is not None and key not in self.properties:
                 yield PartFault(key, f"an intrinsic of a unit needs {key}")
-        for key in ("ii", "depth", "max_iterations", "micro_ops"):
+        for key in ("ii", "depth", "efficiency", "max_iterations", "micro_ops"):
             if self.dma is not None and key in self.properties:
                 yield PartFault(key, f"{key} has no meaning on a dma: it costs what the transfer costs")
         if self.listed_limit is not None and self.iteration_limits is None:

@@ -34,7 +34,7 @@ from penstock.dialects.diagnostics import did_you_mean, nearest_or_all
 from penstock.dialects.machine.part import NamedPart, PartFault
 
 _FIELD = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
-_REQUIREMENT = re.compile(r"(\w+\.\w+\.\w+) = (\d+)")
+_REQUIREMENT = re.compile(r"(\w+\.\w+\.\w+) (?:= (\d+)|>= ([A-Za-z_]\w*))")
 _NAME = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*)(?::(\d+))?")
 
 STEPS = ("bytes", "rows", "elements")
@@ -183,8 +183,9 @@ class SpelledPart(NamedPart):
     """The most of a dim that a command covers: `{ rows = 16, columns = "64 bytes" }`, in indices, or in bytes or
     granules of the operand in a scope. What is larger takes a loop of commands."""
     requires = opt_prop_def(ArrayAttr[StringAttr])
-    """What steps must be: `["dst.rows.i = 1"]`. A dim whose step is another is taken one index a command. Of a host
-    also the features of the CPU that it is of, as `/proc/cpuinfo` of Linux calls them: `["avx512_vnni"]`."""
+    """What steps must be: `["dst.rows.i = 1"]`. A dim whose step is another is taken one index a command. A step that
+    must not be less than an extent, `["a.elements.m >= k"]`, is that where a command takes one index of its dim. Of a
+    host also the features of the CPU that it is of, as `/proc/cpuinfo` of Linux calls them: `["avx512_vnni"]`."""
     settings = opt_prop_def(DictionaryAttr)
     """The states that a command depends on, with what their fields must be: numbers, or names of fields that are the
     same for all of a command: `{ load = { stride = "src.bytes.rows" } }`."""
@@ -201,11 +202,11 @@ class SpelledPart(NamedPart):
         return {dim: limit for dim, attr in pairs if (limit := BlockLimit.of(attr)) is not None}
 
     @property
-    def required(self) -> dict[str, int]:
-        """What steps must be, by the names of their fields."""
+    def required(self) -> dict[str, int | str]:
+        """What steps must be, by the names of their fields: a number, or at least the extent of a dim."""
         texts = () if self.requires is None else self.requires.data
         found = (_REQUIREMENT.fullmatch(each.data) for each in texts)
-        return {match[1]: int(match[2]) for match in found if match is not None}
+        return {match[1]: match[3] or int(match[2]) for match in found if match is not None}
 
     @property
     def features(self) -> tuple[str, ...]:

@@ -219,6 +219,9 @@ class TargetOp(IRDLOperation):
         yield from self._unknown(DmaOp, "dma", intrinsic.dma_name)
         if intrinsic.emit is None and self.is_host:
             yield PartFault("emit", "an intrinsic of a host needs emit")
+        if intrinsic.efficiency is not None and not (self.is_host and intrinsic.is_call):
+            message = "efficiency has no meaning but on a host, of what reads and writes off chip"
+            yield PartFault("efficiency", message)
         dma = self.dmas().get(intrinsic.dma_name or "")
         # A machine file does not list the immediate among the operands.
         specs = [spec for spec in intrinsic.operand_specs() if spec.role != IMMEDIATE]
@@ -251,6 +254,11 @@ class TargetOp(IRDLOperation):
         for queue in self.queues() if codes and codes[0].order.data == "queues" else ():
             if queue.push is None or queue.pop is None:
                 yield queue, PartFault("push", "commands are ordered by queues, and nothing spells push and pop")
+        for code in codes[:1]:
+            if code.barrier is None and not self.is_host:
+                yield code, PartFault("barrier", "nothing says how the processor waits until commands are complete")
+            if self.is_host and code.order.data != "program":
+                yield code, PartFault("order", 'commands of a host are in the order of the "program"')
 
     def _queue_faults(self, queue: QueueOp) -> Iterator[PartFault]:
         ends = (queue.source, queue.destination)
