@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeGuard, TypeVar, cast
 
-from xdsl.dialects import arith, func, scf
+from xdsl.dialects import arith, func, memref, scf
 from xdsl.dialects.builtin import (
     AnyFloat,
     ArrayAttr,
@@ -22,12 +22,14 @@ from xdsl.dialects.builtin import (
     TensorType,
 )
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import BlockArgument, Operation
+from xdsl.dialects.linalg.ops import GenericOp
+from xdsl.ir import BlockArgument, Operation, Use
 from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.traits import IsTerminator, SymbolTable
 from xdsl.utils.hints import isa
 
 from penstock.dialects.functions import OUTPUT, attribute_text
+from penstock.dialects.mem import CopyOp
 
 T = TypeVar("T")
 
@@ -65,6 +67,24 @@ def drop_result(op: Operation) -> Sequence[Change]:
     return [partial(drop, number) for number in range(len(op.operands))]
 
 
+def keep_to_itself(op: Operation) -> Sequence[Change]:
+    """What @main writes to an output it writes to memory of its own, but never all of its outputs."""
+    if not _is_main(op) or len(op.body.blocks) != 1:
+        return ()
+    block = op.body.block
+    outputs = [each for each in block.args if attribute_text(op, each.index, OUTPUT) is not None]
+
+    def keep(argument: BlockArgument) -> None:
+        assert isa(argument.type, MemRefType)
+        local = memref.AllocOp([], [], argument.type)
+        block.insert_ops_before([local], block.ops.first) if block.ops.first else block.add_op(local)
+        argument.replace_all_uses_with(local.memref)
+        _erase_argument(op, argument)
+        op.update_function_type()
+
+    return [partial(keep, each) for each in outputs] if len(outputs) > 1 else ()
+
+
 def return_instead(op: Operation) -> Sequence[Change]:
     """@main returns what the op computes, and nothing else."""
     function = op.parent_op()
@@ -83,7 +103,7 @@ def return_instead(op: Operation) -> Sequence[Change]:
 
 
 def make_input(op: Operation) -> Sequence[Change]:
-    """What the op computes is given to @main."""
+    """What the op computes, or what is written to the memory that it makes, is given to @main."""
     function = op.parent_op()
     if not _is_main(function) or not op.results:
         return ()
@@ -92,6 +112,8 @@ def make_input(op: Operation) -> Sequence[Change]:
 
     def take() -> None:
         for result in op.results:
+            for writer in [use.operation for use in result.uses if _is_written(use)]:
+                Rewriter.erase_op(writer)
             result.replace_all_uses_with(function.body.block.insert_arg(result.type, 0))
             if function.arg_attrs is not None:
                 function.arg_attrs = ArrayAttr([DictionaryAttr({}), *function.arg_attrs.data])
@@ -173,8 +195,25 @@ def one_iteration(op: Operation) -> Sequence[Change]:
     return [unroll]
 
 
-EDITS: tuple[Edit, ...] = (drop_result, return_instead, make_input, erase, make_zero, inline, one_iteration)
+EDITS: tuple[Edit, ...] = (
+    drop_result,
+    keep_to_itself,
+    return_instead,
+    make_input,
+    erase,
+    make_zero,
+    inline,
+    one_iteration,
+)
 """Those that take most away first."""
+
+
+def _is_written(use: Use) -> bool:
+    op = use.operation
+    if op.results or not isinstance(op, GenericOp | CopyOp | memref.CopyOp):
+        return False
+    destinations = op.outputs if isinstance(op, GenericOp) else [op.dest if isinstance(op, CopyOp) else op.destination]
+    return any(op.operands[use.index] is each for each in destinations)
 
 
 def _is_main(op: Operation | None) -> TypeGuard[FuncOp]:
@@ -189,9 +228,12 @@ def drop_unused_inputs(function: FuncOp) -> None:
     """Take the arguments away that the body does not use and that are no outputs."""
     block = function.body.block
     for argument in reversed(block.args):
-        if argument.uses or attribute_text(function, argument.index, OUTPUT) is not None:
-            continue
-        if function.arg_attrs is not None:
-            function.arg_attrs = ArrayAttr(_without(function.arg_attrs.data, argument.index))
-        block.erase_arg(argument)
+        if not argument.uses and attribute_text(function, argument.index, OUTPUT) is None:
+            _erase_argument(function, argument)
     function.update_function_type()
+
+
+def _erase_argument(function: FuncOp, argument: BlockArgument) -> None:
+    if function.arg_attrs is not None:
+        function.arg_attrs = ArrayAttr(_without(function.arg_attrs.data, argument.index))
+    argument.block.erase_arg(argument)
