@@ -19,6 +19,7 @@ from penstock.dialects.machine.parts import DmaOp, ScopeOp
 from penstock.dialects.machine.spelling import (
     ANY,
     EARLIER,
+    ID,
     PLACES,
     SIDES,
     STEPS,
@@ -98,7 +99,13 @@ class CommandForm:
 
     def known_fields(self, states: Mapping[str, object]) -> list[str]:
         """The fields that a template of such a command may have."""
-        found = [*self.dims, *([IMMEDIATE] if self.has_immediate else []), *([EARLIER] if self.adds else []), *states]
+        found = [
+            *self.dims,
+            *([IMMEDIATE] if self.has_immediate else []),
+            *([EARLIER] if self.adds else []),
+            ID,
+            *states,
+        ]
         for operand in self.operands:
             places = PLACES if set(operand.scopes) != {DRAM} else ()
             steps = [each for each in STEPS if places or each != "rows"]

@@ -16,6 +16,7 @@ an operand `a` and a dim `i` of the command,
 | `{imm}` | its immediate |
 | `{earlier}` | of one that adds to sums: 0 where it begins them, and overwrites what is there; else not 0 |
 | `{s}` | which copy of the state `s` it uses |
+| `{id}` | of one that runs on: a variable, which it sets to the number that a wait for it names |
 """
 
 from __future__ import annotations
@@ -43,6 +44,10 @@ PLACES = ("offset", "row", "column")
 """What there is to say of where an operand is in its scope."""
 EARLIER = "earlier"
 """The field of a command that adds to sums which says whether there were additions before."""
+ID = "id"
+"""The field of a command that runs on, and of a wait for it: the number that it is known by."""
+NO_ID = -1
+"""The number that no command has, and that is waited for at once."""
 COPY = "copy"
 """The field of a state that says which of its copies is set."""
 ROWS, COLUMNS = "rows", "columns"
@@ -194,6 +199,12 @@ class SpelledPart(NamedPart):
     def template(self) -> Template | None:
         """How a command is written."""
         return template_of(self.emit)
+
+    @property
+    def runs_on(self) -> bool:
+        """Whether a command may not be complete when its code has been executed, and has a number to wait for."""
+        template = self.template
+        return template is not None and ID in template.names
 
     @property
     def block_limits(self) -> dict[str, BlockLimit]:

@@ -48,6 +48,7 @@ CASES = {
     "rapid-core-like": Case(FLOATS, F16, 1.0),
     "smaug-smv": Case(FLOATS, F16, 1.0),
     "snax-opengemm": Case(INTEGERS, INT, 1.0),
+    "snitch-cluster": Case(FLOATS, F32, 1.0),
     # It wants blocks of 16x16 weights that adjoin; no layout stores them so yet.
     "vta-fsim": Case(INTEGERS, INT, 0.0),
     "vta-pynq": Case(INTEGERS, INT, 0.0),

@@ -32,6 +32,7 @@ PEAKS = {
     "rapid-core-like": 2 * 8 * 8 * 8,  # two corelets of 8x8 elements that are 8 deep
     "smaug-smv": 8 * 32,
     "snax-opengemm": 8 * 8 * 8,
+    "snitch-cluster": 8 * 2,  # eight cores, two of f32 each
     "vta-fsim": 1 * 16 * 16,
     "vta-pynq": 1 * 16 * 16,
     "vta-rtl": 1 * 16 * 16,
