@@ -306,14 +306,9 @@ class _Block:
             assert operand.place is not None
             return operand.place.column if place == "column" else scale(self.builder, begin, operand.place.granule)
         found, least = self._step(operand, place, dim[0]), self.part.required.get(field)
-        if not isinstance(least, str):
+        if found is not None or not isinstance(least, str):
             return 0 if found is None else found
-        if found is None:
-            return self.sizes[self.assigned[least].dim] if least in self.assigned else 1
-        if found < (most := self.assigned[least].most if least in self.assigned else 1):
-            message = f"{self.part.title}: {field} is {found}, which is less than {most}, the extent of {least}"
-            raise UserError(message, loc=location_of(self.op), status=UNSUPPORTED)
-        return found
+        return self.sizes[self.assigned[least].dim] if least in self.assigned else 1
 
     def _step(self, operand: Operand, measure: str, dim: str) -> int | None:
         """A step of the operand along a dim of the command; None where the command covers one index of it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import lcm
 
@@ -106,7 +106,12 @@ def assign(
             for number, dim in enumerate(dims)
             if number not in {each.dim for each in found.values()} and _fits(name, dim, form, operands)
         ]
-        fitting = [number for number in fitting if _is_as_required(part, name, dims[number], operands)]
+        fitting = [
+            number
+            for number in fitting
+            if _is_as_required(part, name, dims[number], operands)
+            and _has_room(part, name, dims[number], {each: dims[one.dim] for each, one in found.items()}, operands)
+        ]
         if not fitting:
             continue
         number = max(fitting, key=lambda each: (dims[each].extent, each))
@@ -149,6 +154,20 @@ def _is_as_required(part: SpelledPart, name: str, dim: Dim, operands: Sequence[O
             continue
         for operand, move in zip(operands, dim.moves, strict=True):
             if operand.form.name == operand_name and step_of(operand, move, rest[0]) != wanted:
+                return False
+    return True
+
+
+def _has_room(part: SpelledPart, name: str, dim: Dim, others: Mapping[str, Dim], operands: Sequence[Operand]) -> bool:
+    """Whether steps that are to be no less than an extent are so, with those dims that have been assigned before."""
+    known = {**others, name: dim}
+    for field, least in part.required.items():
+        operand_name, measure, along = field.split(".")
+        if not isinstance(least, str) or name not in (along, least) or along not in known or least not in known:
+            continue
+        for operand, move in zip(operands, known[along].moves, strict=True):
+            step = step_of(operand, move, measure) if operand.form.name == operand_name else known[least].extent
+            if step is None or step < known[least].extent:
                 return False
     return True
 

@@ -34,6 +34,9 @@ from penstock.passes.tensor.matvec_tiles import matvec_of, tile_matvec
 from penstock.passes.tensor.row_tiles import edges_of, tile_rows
 from penstock.passes.tensor.tile_plan import root_of
 
+REASSOCIATES = "reassociates: the library sums in an order of its own"
+"""What a schedule says of a call."""
+
 
 def tile_on_host(kernel: func.FuncOp, target: TargetOp, rank: int, schedule: Schedule) -> None:
     """
@@ -91,7 +94,7 @@ def _tile(anchor: GenericOp, fused: Sequence[GenericOp], target: TargetOp, rank:
     unit = vector_unit(target, *anchor.operand_types)
     call = library_call_of(anchor, target)
     if call is not None and (rank < 0 or unit is None):
-        return _call(anchor, call, fused, schedule)
+        return _call(anchor, call, schedule)
     if rank < 0:
         schedule.tile(schedule.handles([anchor])[0], [0] * len(domain.extents))
         return True
@@ -104,7 +107,7 @@ def _tile(anchor: GenericOp, fused: Sequence[GenericOp], target: TargetOp, rank:
         cycles = prod(domain.extents) / unit.fmas if best is None else best.cycles
         if call_cycles(call, anchor, fused, unit, target) < cycles:
             if rank == 0:
-                return _call(anchor, call, fused, schedule)
+                return _call(anchor, call, schedule)
             rank -= 1
     if tile_matvec(anchor, fused, domain, unit, schedule, rank):
         return True
@@ -125,10 +128,9 @@ def _tile(anchor: GenericOp, fused: Sequence[GenericOp], target: TargetOp, rank:
     return True
 
 
-def _call(anchor: GenericOp, call: Match, fused: Sequence[GenericOp], schedule: Schedule) -> bool:
-    """Leave a contraction whole, and to a library; what is computed before and after it is cut by itself."""
-    handle, *_ = schedule.handles([anchor])
-    schedule.tensorize(handle, call.intrinsic.sym_name.data)
+def _call(anchor: GenericOp, call: Match, schedule: Schedule) -> bool:
+    """Leave a contraction whole, and to a library; what is computed before and after it is computed beside it."""
+    schedule.tensorize(schedule.handles([anchor])[0], call.intrinsic.sym_name.data, remark=REASSOCIATES)
     return True
 
 
