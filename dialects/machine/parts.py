@@ -102,7 +102,7 @@ class ScopeOp(NamedPart):
     def has_bytes_for_addresses(self) -> bool:
         """Whether a command may begin inside a granule."""
         template = template_of(self.address)
-        return template is not None and template.names == {"offset"} and not self.lies_by_columns
+        return template is not None and template.names == frozenset(("offset",)) and not self.lies_by_columns
 
     def own_faults(self) -> Iterator[PartFault]:
         yield from rate_faults(self.rate)
