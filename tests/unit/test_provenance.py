@@ -70,6 +70,35 @@ def test_what_a_command_touches_is_a_buffer_that_is_alive_then(machine: str) -> 
     assert count > 100
 
 
+CONV = """
+func.func @main(%x: tensor<1x28x28x128xf32>, %w: tensor<3x3x128x128xf32>, %b: tensor<128xf32>)
+    -> tensor<1x28x28x128xf32> {
+  %c = graph.conv %x, %w, %b strides [1, 1] pads [1, 1, 1, 1] dilations [1, 1] layout "NHWC"
+    : (tensor<1x28x28x128xf32>, tensor<3x3x128x128xf32>, tensor<128xf32>) -> tensor<1x28x28x128xf32>
+  %y = graph.relu %c {graph.layout = "NHWC"} : tensor<1x28x28x128xf32>
+  func.return %y : tensor<1x28x28x128xf32>
+}
+"""
+"""Its kernel has two buffers in the same bytes, which take turns in each iteration of a loop."""
+
+
+def test_buffers_that_share_bytes_are_never_alive_in_the_same_cycle(tmp_path: Path) -> None:
+    (tmp_path / "conv.mlir").write_text(CONV)
+    program = load_input(tmp_path / "conv.mlir")
+    compile_module(program.module, program.ctx, "gemmini-fp32")
+    provenance = Provenance(program.module, run_program(program.module))
+    (call,) = [call for call in provenance.calls if call.run is not None]
+    spans = [(life, *span) for life in provenance.lives_of(call.kernel) for span in provenance.cycles_of(life, call)]
+    shared = 0
+    for one, first, last in spans:
+        for other, begin, end in spans:
+            low, high = max(one.offset, other.offset), min(one.end, other.end)
+            if one is not other and one.scope == other.scope and low < high:
+                assert last <= begin or end <= first
+                shared += 1
+    assert shared
+
+
 def test_a_byte_is_written_before_it_is_read(digits: Provenance) -> None:
     assert digits.run is not None
     for cycle in range(0, digits.run.cycles, 97):
