@@ -168,6 +168,7 @@ class _Function:
             if (place := self.places.get(value)) is None:
                 continue
             key = op.callee.string_value(), number
+            place = replace(place, start=place.row(builder, op), within=0)
             known = replace(self.handed.setdefault(key, place), start=place.start)
             if known != place:
                 message = f"two calls of @{key[0]} hand it buffers that lie in different ways"
