@@ -20,6 +20,7 @@ COMMANDS = {
     "quantize": "turn a model into one on 8-bit integers",
     "plan": "find offsets for buffers in a memory",
     "simulate": "count the cycles of a program on a machine",
+    "sweep": "compile and simulate in all combinations of what a plan varies, and make the table",
     "machines": "list, show or validate machines",
     "show": "print what kernels compute, as text of the kernel language",
     "format": "write texts of kernels in their one form",
