@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from penstock.dialects.diagnostics import UserError, did_you_mean, nearest_or_all
 from penstock.lowering.toml_positions import Path as Keys
@@ -290,10 +290,10 @@ class _Reader:
 
     def _words_at(self, path: Keys, name: str) -> Iterator[tuple[str, Keys]]:
         """The words of a list, each with its path; a word for itself is a list of one."""
-        value: object = self._document
+        value: Any = self._document
         for key in path:
-            value = cast(Document, value)[str(key)]
-        items = cast(list[object], value) if isinstance(value, list) else [value]
+            value = value[key]
+        items: list[object] = value if isinstance(value, list) else [value]
         if not items:
             raise self._fault(f'"{name}" has no values', path, at_key=True)
         seen: set[str] = set()
@@ -312,7 +312,7 @@ class _Reader:
     def _table_of(self, value: object, path: Keys) -> Document:
         if not isinstance(value, dict):
             raise self._fault(f'"{path[-1]}" must be a table', path)
-        return value
+        return cast(Document, value)
 
     def _leaves(self, table: Document, path: Keys) -> Iterator[tuple[str, Keys]]:
         """The lists in a table of tables, by their dotted names."""
