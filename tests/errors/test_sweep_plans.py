@@ -34,7 +34,7 @@ PLANS = {
     "a depth of nothing": (
         f"{HEAD}depth = [1, 0]",
         "3:13",
-        'or a number of slots from 1, not 0',
+        "or a number of slots from 1, not 0",
         None,
     ),
     "an unknown pass": (f'{HEAD}passes = ["mem-promot"]', "3:11", 'no pass "mem-promot"', '"mem-promote"?'),

@@ -293,7 +293,7 @@ class _Reader:
         value: Any = self._document
         for key in path:
             value = value[key]
-        items: list[object] = value if isinstance(value, list) else [value]
+        items = cast(list[object], value if isinstance(value, list) else [value])
         if not items:
             raise self._fault(f'"{name}" has no values', path, at_key=True)
         seen: set[str] = set()
