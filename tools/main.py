@@ -21,6 +21,7 @@ COMMANDS = {
     "plan": "find offsets for buffers in a memory",
     "simulate": "count the cycles of a program on a machine",
     "sweep": "compile and simulate in all combinations of what a plan varies, and make the table",
+    "explain": "say where a byte, a cycle or a node of a program comes from",
     "report": "show a program as a page for a browser",
     "machines": "list, show or validate machines",
     "show": "print what kernels compute, as text of the kernel language",
