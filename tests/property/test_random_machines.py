@@ -12,16 +12,16 @@ from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
 from penstock.lowering.from_machine_toml import read_machine
 from penstock.runtime.compiler import compile_module
-from penstock.tools.fuzz.machine_files import changed, program
+from penstock.tools.fuzz.machine_files import MACHINES, changed, program
 
 TPU = str(Path(__file__).parents[1] / "machines" / "tpu1_like.toml")
-MACHINES = ("gemmini-fp32", TPU, "rapid-core-like", "gemmini", "smaug-smv", "snax-opengemm", "neural-accelerator")
+FILES = (TPU, *MACHINES)
 
 
 def check(seed: int, folder: Path) -> str:
     """What became of one machine: invalid, compiled, or refused at a place."""
     random = Random(seed)
-    text = changed(random, MACHINES[seed % len(MACHINES)])
+    text = changed(random, FILES[seed % len(FILES)])
     path = folder / f"machine_{seed}.toml"
     if read_machine(str(path), text)[1]:
         return "invalid"

@@ -8,6 +8,16 @@ from random import Random
 
 from penstock.lowering.from_machine_toml import machine_text
 
+MACHINES = (
+    "gemmini-fp32",
+    "rapid-core-like",
+    "gemmini",
+    "smaug-smv",
+    "snax-opengemm",
+    "neural-accelerator",
+    "vta-pynq",
+)
+
 PROGRAMS = {
     "layer": """func.func @main(%x: tensor<6x12xT>, %w: tensor<12x8xT>, %b: tensor<8xA>) -> tensor<6x8xA> {
       %p = graph.matmul %x, %w ACC : (tensor<6x12xT>, tensor<12x8xT>) -> tensor<6x8xA>
