@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from xdsl.dialects import func
+from xdsl.dialects import func, scf
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
 
@@ -25,7 +25,7 @@ from penstock.passes.analysis.commands.trace import trace_calls
 from penstock.passes.analysis.kernels import ENTRY
 from penstock.passes.analysis.memory.liveness import Allocation, Liveness, ProgramTime, function_around
 from penstock.passes.analysis.memory.memory_problems import ARENA, MemoryProblem, checked_problems, written_plan
-from penstock.passes.planning.problem import Buffer, Interval
+from penstock.passes.planning.problem import Buffer, Interval, merge_intervals
 from penstock.runtime.simulator.run import KernelRun, ProgramRun, calls
 from penstock.runtime.simulator.timeline import Simulation
 
@@ -189,17 +189,22 @@ class Provenance:
         key = id(life), id(run)
         if key not in self._lives:
             simulation, time = run.simulation, life.time
-            spans: list[Interval | None] = [None] * len(life.steps)
+            # A life inside a loop begins anew in each iteration, unless it is alive where the loop begins, too.
+            depths: dict[tuple[Operation, int], int] = {}
+            spans: dict[tuple[int, tuple[int, ...]], Interval] = {}
             for number, command in enumerate(simulation.commands):
-                if command.op is None or command.op not in life.users:
+                if (op := command.op) is None or op not in life.users:
                     continue
-                step = time.span(command.op)[0]
-                for index, (lower, upper) in enumerate(life.steps):
-                    if lower <= step < upper:
-                        known = spans[index] or (simulation.starts[number], 0)
-                        first = min(known[0], simulation.starts[number])
-                        spans[index] = first, max(known[1], simulation.ends[number])
-            self._lives[key] = tuple(span for span in spans if span is not None and span[0] < span[1])
+                step = time.span(op)[0]
+                for index, interval in enumerate(life.steps):
+                    if interval[0] <= step < interval[1]:
+                        if (depth := depths.get((op, index))) is None:
+                            depth = depths[op, index] = _loops_around(op, interval, time)
+                        instance = index, command.counters[:depth]
+                        start, end = simulation.starts[number], simulation.ends[number]
+                        first, last = spans.get(instance, (start, end))
+                        spans[instance] = min(first, start), max(last, end)
+            self._lives[key] = merge_intervals(span for span in spans.values() if span[0] < span[1])
         return self._lives[key]
 
     # questions
@@ -281,6 +286,16 @@ class Provenance:
         if self.run is None:
             raise UserError("the program is for the host: it has no cycles", status=USAGE)
         return self.run
+
+
+def _loops_around(op: Operation, interval: Interval, time: Liveness) -> int:
+    """How many loops around an op hold all steps of an interval and do not begin in it."""
+    count = 0
+    while (parent := op.parent_op()) is not None and not isinstance(parent, func.FuncOp):
+        begin, end = time.span(parent)
+        count += isinstance(parent, scf.ForOp) and begin < interval[0] and interval[1] <= end
+        op = parent
+    return count
 
 
 def _latest(simulation: Simulation, now: int, wanted: Region) -> int | None:

@@ -22,6 +22,7 @@ from penstock.dialects.machine.spelling import (
     ID,
     PLACES,
     SIDES,
+    SIZE,
     STEPS,
     TRANSFER_DIMS,
     BlockLimit,
@@ -109,7 +110,7 @@ class CommandForm:
         for operand in self.operands:
             places = PLACES if set(operand.scopes) != {DRAM} else ()
             steps = [each for each in STEPS if places or each != "rows"]
-            found += [operand.name, *(f"{operand.name}.{place}" for place in places)]
+            found += [operand.name, *(f"{operand.name}.{each}" for each in (*places, SIZE))]
             found += [f"{operand.name}.{step}.{dim}" for step in steps for dim in operand.dims]
         return found
 

@@ -10,6 +10,7 @@ an operand `a` and a dim `i` of the command,
 | `{a}` | its address: of a scope as `address` of the scope spells it, off chip a pointer, of registers their vector |
 | `{a.offset}`, `{a.row}` | where it begins in its scope, in bytes and in granules |
 | `{a.column}` | granules from one granule of a row to the next |
+| `{a.size}` | the bytes of an element |
 | `{a.bytes.i}` | bytes from one index of `i` to the next |
 | `{a.rows.i}`, `{a.elements.i}` | the same in granules, and in elements |
 | `{i}` | how many indices of `i` the command covers |
@@ -42,6 +43,8 @@ STEPS = ("bytes", "rows", "elements")
 """What a step of an operand along a dim is measured in."""
 PLACES = ("offset", "row", "column")
 """What there is to say of where an operand is in its scope."""
+SIZE = "size"
+"""What there is to say of the elements of an operand."""
 EARLIER = "earlier"
 """The field of a command that adds to sums which says whether there were additions before."""
 ID = "id"

@@ -17,8 +17,13 @@ from xdsl.utils.hints import isa
 from penstock.dialects.accel import DmaOp, ExecOp
 from penstock.dialects.accel_issue import IssueOp
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
+<<<<<<< HEAD
 from penstock.dialects.machine import DRAM, IMMEDIATE, CommandForm, IntrinsicOp, SpelledPart, TargetOp, Template
 from penstock.dialects.machine.spelling import ANY, EARLIER, NO_ID
+=======
+from penstock.dialects.machine import DRAM, IMMEDIATE, CommandForm, SpelledPart, TargetOp, Template
+from penstock.dialects.machine.spelling import ANY, EARLIER, NO_ID, SIZE
+>>>>>>> main
 from penstock.dialects.mem import element_bytes, memref_of, scope_of, static_strides
 from penstock.lowering.accel_to_issues.domain import Assignment, Dim, Operand, assign, merged, step_of
 from penstock.lowering.accel_to_issues.places import Move, Place, product
@@ -255,9 +260,9 @@ class _Block:
                     address = operand.place.scope.address
                     spelled = Template.of(address.data).names if address is not None else {"offset"}
                     used |= {f"{name}.{field}" for field in spelled}
-            begin = self._begin(operand)
+            place, begin = self._begin(operand)
             for field in sorted(used - {name}):
-                found[field] = self._of_operand(operand, field, begin)
+                found[field] = self._of_operand(operand, field, place, begin)
         for name in self._dim_fields(template.names):
             found[name] = self.sizes[self.assigned[name].dim] if name in self.assigned else 1
         if EARLIER in template.names:
@@ -287,19 +292,20 @@ class _Block:
         assert form is not None
         return [name for name in form.dims if name in names]
 
-    def _begin(self, operand: Operand) -> Index:
-        """Granules in the scope, or elements off chip, to where the block begins."""
+    def _begin(self, operand: Operand) -> tuple[Place | None, Index]:
+        """Where the block begins in its scope, or the elements off chip to there."""
         number = self.operands.index(operand)
         moves = [(index, dim.moves[number]) for dim, index in zip(self.dims, self.indices, strict=True)]
         if operand.place is not None:
-            return operand.place.moved(self.builder, moves, self.op).start
+            return operand.place.moved(self.builder, moves, self.op), 0
         start = operand.start
         for index, move in moves:
             start = add(self.builder, start, product(self.builder, index, move.distance // operand.element))
-        return start
+        return None, start
 
-    def _of_operand(self, operand: Operand, field: str, begin: Index) -> Index:
+    def _of_operand(self, operand: Operand, field: str, begin: Place | None, start: Index) -> Index:
         _, place, *dim = field.split(".")
+<<<<<<< HEAD
         if place == "row" or (place == "offset" and operand.place is None):
             return begin
         if place in ("offset", "column"):
@@ -309,6 +315,17 @@ class _Block:
         if found is not None or not isinstance(least, str):
             return 0 if found is None else found
         return self.sizes[self.assigned[least].dim] if least in self.assigned else 1
+=======
+        if place == SIZE:
+            return operand.element
+        if place == "offset":
+            return start if begin is None else begin.offset(self.builder)
+        if place in ("row", "column"):
+            assert begin is not None
+            return begin.column if place == "column" else begin.row(self.builder, self.op)
+        found = self._step(operand, place, dim[0])
+        return 0 if found is None else found
+>>>>>>> main
 
     def _step(self, operand: Operand, measure: str, dim: str) -> int | None:
         """A step of the operand along a dim of the command; None where the command covers one index of it."""
@@ -331,6 +348,8 @@ class _Block:
             return _immediate(immediates[0])
         name, place, *dim = value.split(".")
         operand = next(each for each in self.operands if each.form.name == name)
+        if place == SIZE:
+            return operand.element
         if place == "column":
             # Where all of a row lies in one granule there is no next one.
             units = [each for each, is_unit in operand.form.dims.items() if is_unit and each in self.assigned]

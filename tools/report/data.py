@@ -17,7 +17,7 @@ from xdsl.ir import Operation
 from penstock.dialects.machine import DRAM, TargetOp
 from penstock.passes.analysis.kernels import ENTRY, HOST, kernels, partition
 from penstock.passes.analysis.memory.memory_problems import ARENA, written_plan
-from penstock.passes.planning.problem import height, lower_bound
+from penstock.passes.planning.problem import Interval, height, lower_bound
 from penstock.runtime.provenance import PlacedLife, Provenance
 from penstock.runtime.report import kernel_lines
 from penstock.runtime.simulator.figures import Figures, peak_shares, rows_of
@@ -27,6 +27,9 @@ from penstock.runtime.simulator.timeline_svg import COLOURS, MEANINGS
 from penstock.tools.report.levels import Levels, Snapshot
 
 SCHEMA, VERSION = "penstock-report", 1
+
+_MOST = 200
+"""Rectangles for one buffer in one run of a kernel, about."""
 
 Json = dict[str, Any]
 
@@ -144,7 +147,7 @@ def _kernels(provenance: Provenance, links: _Links, names: Mapping[str, Iterable
     for number, (name, runs, figures) in enumerate(rows_of(run)[:-1] if run is not None else ()):
         assert run is not None
         limit = run.kernels[number].simulation.ideal.resource
-        rows.append({"name": name, "run": number, "runs": runs, "limit": limit, **_figures(figures, run)})
+        rows.append({**_figures(figures, run), "name": name, "run": number, "runs": runs, "limit": limit})
     known = {row["name"] for row in rows}
     rows += [{"name": name, "run": -1, "runs": each.calls} for name, each in placements.items() if name not in known]
     for row in rows:
@@ -224,9 +227,22 @@ def _life(
         str(runs[id(call.run)]): [[lower - call.cycles[0], upper - call.cycles[0]] for lower, upper in found]
         for call in provenance.calls
         if call.run is not None and call.kernel == life.function
-        for found in [provenance.cycles_of(life, call)]
+        for found in [_joined(provenance.cycles_of(life, call), (call.cycles[1] - call.cycles[0]) // _MOST)]
     }
     return {**data, "steps": life.steps, "cycles": spans}
+
+
+def _joined(intervals: Sequence[Interval], gap: int) -> list[Interval]:
+    """Intervals, where there are many those with a small gap between them as one: so many are not told apart."""
+    if len(intervals) <= _MOST:
+        return list(intervals)
+    found = [intervals[0]]
+    for lower, upper in intervals[1:]:
+        if lower - found[-1][1] <= gap:
+            found[-1] = found[-1][0], upper
+        else:
+            found.append((lower, upper))
+    return found
 
 
 def _steps(provenance: Provenance, lines: Mapping[Operation, int]) -> Json:
