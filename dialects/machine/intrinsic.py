@@ -158,7 +158,8 @@ class IntrinsicOp(SpelledPart):
     @property
     def is_call(self) -> bool:
         """Whether it is a call of a library: a processor performs it on operands that are anywhere in memory."""
-        return self.unit is not None and {memory_of(arg) for arg in self.body.block.args} == {DRAM}
+        args = self.body.block.args
+        return self.unit is not None and all(isa(arg.type, MemRefType) and memory_of(arg) == DRAM for arg in args)
 
     initiation_interval = IntegerProperty("ii")
     """Cycles from one application to the next; 0 for what a DMA engine does."""

@@ -17,13 +17,8 @@ from xdsl.utils.hints import isa
 from penstock.dialects.accel import DmaOp, ExecOp
 from penstock.dialects.accel_issue import IssueOp
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
-<<<<<<< HEAD
 from penstock.dialects.machine import DRAM, IMMEDIATE, CommandForm, IntrinsicOp, SpelledPart, TargetOp, Template
-from penstock.dialects.machine.spelling import ANY, EARLIER, NO_ID
-=======
-from penstock.dialects.machine import DRAM, IMMEDIATE, CommandForm, SpelledPart, TargetOp, Template
 from penstock.dialects.machine.spelling import ANY, EARLIER, NO_ID, SIZE
->>>>>>> main
 from penstock.dialects.mem import element_bytes, memref_of, scope_of, static_strides
 from penstock.lowering.accel_to_issues.domain import Assignment, Dim, Operand, assign, merged, step_of
 from penstock.lowering.accel_to_issues.places import Move, Place, product
@@ -305,17 +300,6 @@ class _Block:
 
     def _of_operand(self, operand: Operand, field: str, begin: Place | None, start: Index) -> Index:
         _, place, *dim = field.split(".")
-<<<<<<< HEAD
-        if place == "row" or (place == "offset" and operand.place is None):
-            return begin
-        if place in ("offset", "column"):
-            assert operand.place is not None
-            return operand.place.column if place == "column" else scale(self.builder, begin, operand.place.granule)
-        found, least = self._step(operand, place, dim[0]), self.part.required.get(field)
-        if found is not None or not isinstance(least, str):
-            return 0 if found is None else found
-        return self.sizes[self.assigned[least].dim] if least in self.assigned else 1
-=======
         if place == SIZE:
             return operand.element
         if place == "offset":
@@ -323,9 +307,10 @@ class _Block:
         if place in ("row", "column"):
             assert begin is not None
             return begin.column if place == "column" else begin.row(self.builder, self.op)
-        found = self._step(operand, place, dim[0])
-        return 0 if found is None else found
->>>>>>> main
+        found, least = self._step(operand, place, dim[0]), self.part.required.get(field)
+        if found is not None or not isinstance(least, str):
+            return 0 if found is None else found
+        return self.sizes[self.assigned[least].dim] if least in self.assigned else 1
 
     def _step(self, operand: Operand, measure: str, dim: str) -> int | None:
         """A step of the operand along a dim of the command; None where the command covers one index of it."""
