@@ -16,7 +16,6 @@ _TOKEN = re.compile(
     re.ASCII,
 )
 """The tokens that most text is made of, behind blanks and comments."""
-_PUNCTUATION = 3
 _KINDS = (
     None,
     MLIRTokenKind.PERCENT_IDENT,
@@ -29,7 +28,7 @@ _KINDS = (
     MLIRTokenKind.EXCLAMATION_IDENT,
     MLIRTokenKind.HASH_IDENT,
 )
-"""The kind of token of each group of the expression."""
+"""The kind of token of each group of the expression; None for punctuation, which its text tells."""
 
 
 class SourceLexer(MLIRLexer):
@@ -50,8 +49,8 @@ class SourceLexer(MLIRLexer):
         group = found.lastindex
         assert group is not None
         start, self.pos = found.span(group)
-        kind = _KINDS[group] if group != _PUNCTUATION else KIND_BY_PUNCTUATION_SPELLING[found[group]]
-        return Token(kind, _span(start, self.pos, self.input))  # pyright: ignore[reportArgumentType]
+        kind = _KINDS[group] or KIND_BY_PUNCTUATION_SPELLING[found[group]]
+        return Token(kind, _span(start, self.pos, self.input))
 
 
 def _span(start: Position, end: Position, source: Input[str]) -> Span[str]:

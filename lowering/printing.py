@@ -110,20 +110,19 @@ class _StyledPrinter(_PlainPrinter):
             return
         if op.parent is not None and op.prev_op is None:
             for arg in op.parent.args:
-                self.print_string(f"// {self._name(arg)} is {self._users('used by ', arg) or 'unused'}")
+                names = ", ".join(self._users(arg))
+                self.print_string(f"// {self._name(arg)} is {f'used by {names}' if names else 'unused'}")
                 self._print_new_line()
         super().print_op(op)
         if op.results:
-            users = [self._users("", result) for result in op.results]
-            said = ", ".join(each or "unused" for each in users)
-            few = sum(1 for result in op.results for _ in result.uses) == 1
-            self.print_string(" // unused" if not any(users) else f" // {'user' if few else 'users'}: {said}")
+            users = [self._users(result) for result in op.results]
+            few = sum(map(len, users)) == 1
+            said = ", ".join(", ".join(each) or "unused" for each in users)
+            self.print_string(f" // {'user' if few else 'users'}: {said}" if any(users) else " // unused")
 
-    def _users(self, before: str, value: SSAValue) -> str:
-        names = dict.fromkeys(
-            self._name(use.operation.results[0]) if use.operation.results else use.operation.name for use in value.uses
-        )
-        return before + ", ".join(names) if names else ""
+    def _users(self, value: SSAValue) -> list[str]:
+        users = (use.operation for use in value.uses)
+        return list(dict.fromkeys(self._name(user.results[0]) if user.results else user.name for user in users))
 
     def _name(self, value: SSAValue) -> str:
         return f"%{self._ssa_values.get(value, '?')}"

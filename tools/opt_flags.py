@@ -104,7 +104,7 @@ def parse_arguments(argv: Sequence[str] | None, named: Sequence[Callable[[], Col
                     *SYNONYMS,
                     *(each for names in known.values() for each in names),
                 ]
-                note = did_you_mean(name, near)
+                note = did_you_mean(name.removeprefix(_PREFIX), near)
                 _refuse(f'there is no flag "--{name}"', note and note.replace('"', '"--', 1))
             pipeline.append(f"{name}{{{value}}}" if value else name)
     args = parser.parse_args(words)

@@ -13,6 +13,7 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from xdsl.dialects.builtin import StringAttr
 from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import ShrinkException
 
@@ -41,6 +42,8 @@ from penstock.tools.opt_flags import ALL
 from penstock.tools.text import read_input, write_output
 
 if TYPE_CHECKING:
+    from xdsl.utils.target import Target
+
     from penstock.tools.lockstep import Lockstep
     from penstock.tools.remarks import RemarkCollector
     from penstock.tools.reproduce import LastInput
@@ -66,6 +69,8 @@ class OptRun:
     """Which piece that is, from 0."""
     passes: tuple[ModulePass, ...] = ()
     """The pipeline that runs on it."""
+    target: Target | None = None
+    """What writes the output, if not as IR."""
     weights_files: list[str] = field(default_factory=list[str])
     """Those that were written."""
     timer: PassTimer = field(default_factory=PassTimer)
@@ -85,7 +90,7 @@ class OptRun:
             return 0
         args = self.args
         self.texts |= {PIPELINE_NAME: args.passes, "--set": "\n".join(args.set)}
-        self._add_instruments()
+        self._prepare()
         passes = () if args.run_reproducer or self._is_edited() else read_pipeline(args.passes, _named_pipelines)
         self._check_printing(passes)
         source = read_input(args.input)
@@ -112,7 +117,7 @@ class OptRun:
 
         if args.show_dialects:
             return "Available Dialects: " + ",".join(sorted(factories("all_dialects")))
-        return list_passes() if args.list_passes else help_pass(args.help_pass)
+        return list_passes() if args.list_passes else help_pass(str(args.help_pass))
 
     def _is_edited(self) -> bool:
         items = split_pipeline(self.args.passes)
@@ -121,11 +126,16 @@ class OptRun:
     def _is_kernels(self, source: SourceText) -> bool:
         return source.name.endswith(".pk") if self.args.frontend is None else self.args.frontend == "pk"
 
-    def _add_instruments(self) -> None:
+    def _prepare(self) -> None:
+        """Make what looks on, and what writes the output."""
         args = self.args
         if args.frontend not in (None, "mlir", "pk"):
             note = nearest_or_all(args.frontend, ("mlir", "pk"), "the kinds of input")
             raise UserError(f'there is no frontend "{args.frontend}"', notes=[note], status=USAGE)
+        if args.target != "mlir":
+            from penstock.tools.pass_help import load_target
+
+            self.target = load_target(args.target)
         self.instruments = [self.timer]
         if args.statistics:
             from penstock.tools.tables import PassStatistics
@@ -176,8 +186,7 @@ class OptRun:
             try:
                 outputs.append(self._process(self.chunk, tuple(passes)))
             except UserError as error:
-                faults += [error, *error.others]
-                self._keep_reproducer(error)
+                faults += [self._with_reproducer(error), *error.others]
             if self.args.verify_diagnostics:
                 from penstock.tools.expectations import read_expectations, unmet
 
@@ -238,12 +247,10 @@ class OptRun:
     def _written(self, ctx: PenstockContext, parsed: ParsedText) -> str:
         """The output for a module, in the form that `--target` says."""
         style = self._style(is_output=True)
-        if self.args.target == "mlir":
+        if self.target is None:
             return op_text(ctx, parsed.module, style)
-        from penstock.tools.pass_help import load_target
-
         stream = StringIO()
-        load_target(self.args.target).emit(ctx, parsed.module, stream)
+        self.target.emit(ctx, parsed.module, stream)
         return stream.getvalue()
 
     def _pipeline_for(self, parsed: ParsedText, passes: tuple[ModulePass, ...]) -> tuple[ModulePass, ...]:
@@ -332,7 +339,7 @@ class OptRun:
             assert self.chunk is not None
             folder = Path(args.print_ir_tree_dir, *([f"piece_{self.number}"] if args.split_input_file else []))
             named = parsed.module.attributes.get(WEIGHTS_ATTRIBUTE)
-            file = Path(self.chunk.name).resolve().parent / named.data if named is not None else None  # pyright: ignore
+            file = Path(self.chunk.name).resolve().parent / named.data if isinstance(named, StringAttr) else None
             tree = DumpTree(folder, file, opened)
         dumper = IrDumper(
             ctx,
@@ -386,13 +393,14 @@ class OptRun:
         path = reproducer_folder() / NAME if named is None else Path(named)
         return self._write_reproducer(path, done, str(error).split("\n")[0])
 
-    def _keep_reproducer(self, error: UserError) -> None:
-        """A pass that refuses its input is repeated, too, where it was said in which file."""
+    def _with_reproducer(self, error: UserError) -> UserError:
+        """A fault with the command that repeats it, if a pass refused its input and it was said in which file to be."""
         if self.args.crash_reproducer is None or self.last_input is None or not self.last_input.done:
-            return
+            return error
         done = tuple(self.last_input.done)
         command = self._write_reproducer(Path(self.args.crash_reproducer), done, error.message)
-        print(f"note: repeat it with: {command}", file=sys.stderr)
+        notes = [*error.notes, f"repeat it with: {command}"]
+        return UserError(error.message, loc=error.loc, notes=notes, status=error.status)
 
     def _write_reproducer(self, path: Path, passes: Sequence[ModulePass], what: str) -> str:
         from penstock.tools.reproduce import write_reproducer

@@ -91,22 +91,7 @@ A `memref.load` and the only `memref.store` to the same element in the body of a
 depend on the loop, become one load before it, a value that it carries, and one store after it.""",
     "lower-affine": """Lower `affine` to `scf`, `memref` and `arith`.
 
-`affine.min`, `affine.if` and `affine.parallel` stay as they are.
-
-Before:
-```mlir
-func.func @f(%m: memref<8xf32>, %i: index) -> f32 {
-  %x = affine.load %m[%i] : memref<8xf32>
-  func.return %x : f32
-}
-```
-After (`lower-affine`):
-```mlir
-func.func @f(%m: memref<8xf32>, %i: index) -> f32 {
-  %x = memref.load %m[%i] : memref<8xf32>
-  func.return %x : f32
-}
-```""",
+`affine.min`, `affine.if` and `affine.parallel` stay as they are.""",
     "lower-hls": _lowers("`hls`", "calls and structures of `llvm` that synthesis knows"),
     "lower-mpi": _lowers("`mpi`", "calls of an MPI library"),
     "lower-riscv-func": _lowers("system calls and entry points of `riscv_func`", "instructions of `riscv`"),
