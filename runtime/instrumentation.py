@@ -2,7 +2,7 @@
 What looks on while passes run: the base of every instrument, and the one that takes the times.
 
 An instrument is told of each pass of a pipeline and, of those that run on one function at a time, of each function; of
-each failure; and of the phases of a tool: parsing, verifying, printing. MLIR's `PassInstrumentation` is the model.
+each failure; and of the phases of a tool: parsing, verifying, printing. MLIR's instrumentation of passes is the model.
 """
 
 from __future__ import annotations

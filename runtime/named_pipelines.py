@@ -2,7 +2,8 @@
 Pipelines that have a name: the compiler's own, one for every machine and one without, and those of installed packages.
 
 A name stands for passes wherever a pipeline is written: `gemmini-fp32-pipeline{until=loop}`. A package registers
-`NAME = "module:TEXT"`, the text of a pipeline, as an entry point of the group `penstock.pipelines`.
+`NAME = "module:object"` as an entry point of the group `penstock.pipelines`: the text of a pipeline, or a function that
+makes it of the options that are given and their place, as `without_machine` does.
 """
 
 from __future__ import annotations
@@ -31,11 +32,8 @@ def named_pipelines() -> Mapping[str, Callable[[ArgSpec, str], str]]:
     # Few command lines name a pipeline, and reading the machines takes a while.
     from penstock.lowering.from_machine_toml import shipped_machines
 
-    found: dict[str, Callable[[ArgSpec, str], str]] = {DEFAULT: _for_machine(None)}
-    found |= {f"{name}{SUFFIX}": _for_machine(name) for name in shipped_machines()}
-    for entry in installed(GROUP):
-        found[entry.name] = _loaded(entry.load)
-    return found
+    found: dict[str, Callable[[ArgSpec, str], str]] = {entry.name: _loaded(entry.load) for entry in installed(GROUP)}
+    return found | {f"{name}{SUFFIX}": _for_machine(name) for name in shipped_machines()}
 
 
 def _for_machine(machine: str | None) -> Callable[[ArgSpec, str], str]:
@@ -65,10 +63,16 @@ def _for_machine(machine: str | None) -> Callable[[ArgSpec, str], str]:
     return text
 
 
-def _loaded(load: Callable[[], str]) -> Callable[[ArgSpec, str], str]:
+without_machine = _for_machine(None)
+"""What makes the text of `default-pipeline`."""
+
+
+def _loaded(load: Callable[[], str | Callable[[ArgSpec, str], str]]) -> Callable[[ArgSpec, str], str]:
     def text(spec: ArgSpec, place: str) -> str:
+        if callable(found := load()):
+            return found(spec, place)
         if spec.parameters:
             raise UserError(f'the pipeline "{spec.name}" has no options', loc=place)
-        return load()
+        return found
 
     return text

@@ -13,6 +13,7 @@ from xdsl.utils.target import Target
 
 from penstock.dialects.diagnostics import USAGE, UserError, nearest_or_all
 from penstock.dialects.plugins import factories
+from penstock.lowering.from_machine_toml import shipped_machines
 from penstock.runtime.levels import LEVELS, level_of_class
 from penstock.runtime.named_pipelines import DEFAULT, OPTIONS, SUFFIX, named_pipelines
 from penstock.runtime.pass_manager import available_passes, load_pass
@@ -68,7 +69,7 @@ def help_pass(name: str) -> str:
 
 def _help_pipeline(name: str) -> str:
     lines = [name, ""]
-    if name.endswith(SUFFIX):
+    if name == DEFAULT or name.removesuffix(SUFFIX) in shipped_machines():
         about = {
             "start": f"the level that the program is at: {', '.join(LEVELS)}",
             "until": "the level at whose end it stops",
@@ -81,7 +82,7 @@ def _help_pipeline(name: str) -> str:
 def _purpose_of_pipeline(name: str) -> str:
     if name == DEFAULT:
         return "The compiler's own passes, for the host without a machine file."
-    if name.endswith(SUFFIX):
+    if name.removesuffix(SUFFIX) in shipped_machines():
         return f"The compiler's own passes for {name.removesuffix(SUFFIX)}, which comes first: attach-machine."
     return "A pipeline of an installed package."
 
