@@ -132,7 +132,7 @@ class TargetOp(IRDLOperation):
         """The multiply-accumulates a cycle with every unit at its best intrinsic, without depth."""
         best: dict[str, Fraction] = {}
         for op in self.parts(IntrinsicOp):
-            if op.unit_name is not None:
+            if op.unit_name is not None and op.ii is not None:
                 rate = Fraction(op.macs_per_issue(), op.initiation_interval)
                 best[op.unit_name] = max(rate, best.get(op.unit_name, Fraction(0)))
         return sum(best.values(), Fraction(0))

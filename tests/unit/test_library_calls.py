@@ -54,6 +54,7 @@ def test_a_product_is_a_call_and_zeros_before_it_are_not_written(program: Path, 
     x, w, r = (rng.integers(-8, 9, shape).astype(np.float32) for shape in SHAPES)
     options = {f"intrinsic.{name}.efficiency": "[1000, 1]" for name in ("sgemm", "sgemm_nt")}
     engine = penstock.compile(program, blas_machine(tmp_path), machine_options=CHEAP | options)
+    assert isinstance(engine, Engine)
     (output,) = engine(x, w, r)
     np.testing.assert_array_equal(output, np.maximum(x @ w + r, 0))
     named = [op for op in engine.module.walk() if isinstance(op, GenericOp) and op.library_call is not None]
@@ -104,6 +105,7 @@ def test_each_thread_calls_the_library_for_its_part(program: Path, tmp_path: Pat
     needs_compiler()
     program.write_text(PROGRAM.replace("128x", "1024x"))
     engine = penstock.compile(program, blas_machine(tmp_path), pipeline=CALLED, threads=2)
+    assert isinstance(engine, Engine)
     rng = np.random.default_rng(7)
     x, w, r = (rng.integers(-8, 9, shape).astype(np.float32) for shape in ((1024, 160), (160, 200), (1024, 200)))
     np.testing.assert_array_equal(engine(x, w, r)[0], np.maximum(x @ w + r, 0))
