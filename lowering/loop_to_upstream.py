@@ -251,8 +251,8 @@ class LowerToUpstreamPass(ModulePass):
     Requires that every buffer has an offset (`mem-plan`). Each scope, and the arena off chip, becomes one global array
     of bytes, and a buffer a `memref.view` of it at its offset; memrefs lose their scopes. A `mem.copy` becomes a
     subview and a `linalg.generic` where its window is known to lie inside, else loops that ask of every element
-    whether it does. The machine and the attributes of our dialects go; `@main` can be called from C, as
-    `_mlir_ciface_main`. Arguments keep their order: inputs, weights, outputs.
+    whether it does. The machine and the attributes of our dialects go; `@main` can be called from C,
+    by the interface that MLIR gives it. Arguments keep their order: inputs, weights, outputs.
 
     Raises UserError, located, for a buffer without an offset, and for what is left of our dialects.
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from loop_programs import BUFFERS, SIZE, loop_program
 from programs import parsed, parsed_in_context
 from sampling import sweep
 from upstream_tools import needs_tools, run_by_mlir
@@ -17,6 +16,7 @@ from penstock.dialects.weights import WeightStore
 from penstock.lowering.from_text import SourceText, parse_text
 from penstock.lowering.loop_to_upstream import LowerToUpstreamPass
 from penstock.runtime.interpreter import run_module
+from penstock.tools.fuzz.loop_programs import BUFFERS, SIZE, loop_program
 
 RING = """func.func @main(%x: memref<8x3xf32>, %y: memref<8x3xf32> {graph.output = "y"},
                 %z: memref<3x3xf32> {graph.output = "z"}) {
