@@ -6,6 +6,7 @@ are small integers, whose sums are exact; with --real, normal floats.
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from penstock.tools.arguments import (
     add_common,
@@ -20,6 +21,7 @@ from penstock.tools.arguments import (
     natural,
     print_passes,
     read_dims,
+    say,
 )
 
 
@@ -42,6 +44,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--real", action="store_true", help="draw floats that are no integers")
     parser.add_argument("--seed", type=natural, default=0, help="what the inputs are drawn with; default 0")
     add_interleaving(parser, several=True)
+    parser.add_argument(
+        "--reduce",
+        metavar="FILE",
+        type=Path,
+        help="where a pass breaks the program: the smallest program found that this pass breaks in the same way, on "
+        "drawn inputs, as IR with the command that shows it",
+    )
     add_common(parser)
 
 
@@ -50,12 +59,13 @@ def execute(args: argparse.Namespace) -> int:
     from penstock.runtime.interpreter import Order, read_order
     from penstock.runtime.memory import require_memory
     from penstock.runtime.memory_of_values import interpreter_need
-    from penstock.runtime.pass_manager import verify
+    from penstock.runtime.pass_manager import PassFault, verify
     from penstock.runtime.schedules import require_applied
     from penstock.runtime.signature import signature_of
     from penstock.runtime.symbolic_dims import require_bound
-    from penstock.tools.lockstep import INTERLEAVINGS, Lockstep, default_inputs
+    from penstock.tools.lockstep import INTERLEAVINGS, Lockstep, ProgramBroken, default_inputs
     from penstock.tools.programs import load_for_inputs
+    from penstock.tools.reduce import Reducer, reduce_to_file
     from penstock.tools.tensors import read_given
 
     given = read_given(args.input)
@@ -76,6 +86,7 @@ def execute(args: argparse.Namespace) -> int:
     else:
         inputs = default_inputs(signature, seed=args.seed, real=args.real)
     watch = Lockstep(program.ctx, inputs, interleavings)
+    given_module = program.module.clone() if args.reduce is not None else None
     try:
         if args.against is not None:
             source = load_input(args.against, dims=read_dims(args.dim), allow_nan=args.allow_nan)
@@ -84,6 +95,11 @@ def execute(args: argparse.Namespace) -> int:
             watch.compare_with(source.module, source.ctx, program.module)
         watch.run(program.module, passes, parsed=program.parsed)
         require_applied(program.ctx, program.module)
+    except (ProgramBroken, PassFault):
+        if given_module is not None and args.reduce is not None:
+            reducer = Reducer(program.ctx, args.seed, interleavings)
+            say(args, reduce_to_file(reducer, given_module, passes, args.reduce))
+        raise
     finally:
         if not args.quiet and watch.report.comparisons:
             print(watch.report)

@@ -20,6 +20,8 @@ COMMANDS = {
     "quantize": "turn a model into one on 8-bit integers",
     "plan": "find offsets for buffers in a memory",
     "simulate": "count the cycles of a program on a machine",
+    "explain": "say where a byte, a cycle or a node of a program comes from",
+    "report": "show a program as a page for a browser",
     "machines": "list, show or validate machines",
     "show": "print what kernels compute, as text of the kernel language",
     "format": "write texts of kernels in their one form",
