@@ -77,7 +77,11 @@ def _distribute(op: graph.MulOp, nodes: NodeBuilder) -> SSAValue | None:
     if found is None or not isinstance(total := found[0].owner, graph.AddOp) or only_user(total.result) is not op:
         return None
     inner = _with_constant(total)
-    if inner is None or not isinstance(product := inner[0].owner, graph.MulOp) or only_user(product.result) is not total:
+    if (
+        inner is None
+        or not isinstance(product := inner[0].owner, graph.MulOp)
+        or only_user(product.result) is not total
+    ):
         return None
     if (taken := _with_constant(product)) is None:
         return None
