@@ -461,7 +461,8 @@ def _stays_in_range(reader: IndexReader, value: SSAValue) -> bool:
         return False
     op = value.owner
     if isinstance(op, affine.ApplyOp | affine.MinOp):
-        index_map, known = op.map.data, [reader.read(operand) for operand in op.operands]
+        index_map = op.map.data
+        known: list[Any] = [reader.read(operand) for operand in op.operands]
         dims, symbols = known[: index_map.num_dims], known[index_map.num_dims :]
         parts = (part for result in index_map.results for part in result.dfs())
         if not all(_fits(_index(part.eval(dims, symbols)), _INDEX_BITS) for part in parts):

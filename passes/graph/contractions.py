@@ -12,6 +12,7 @@ from xdsl.dialects.builtin import IntegerType, i32
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from penstock.dialects import graph
+from penstock.dialects.diagnostics import UserError
 from penstock.dialects.graph import NCHW, GraphOp, channel_axis, tensor_of
 from penstock.dialects.graph.base import ints, set_type, single
 from penstock.dialects.weights import Array, WeightStore
@@ -108,31 +109,39 @@ def folded(op: ContractionOp, factor: SSAValue | None, shift: SSAValue | None, n
         bias = nodes.add(graph.MulOp(bias, factor), changed if shift is None else "scaled")
     if shift is not None:
         bias = shift if bias is None else nodes.add(graph.AddOp(bias, shift), "bias")
-    if bias is not None and not is_finite(bias, nodes):
+    is_given = bias is shift or bias in addends
+    if bias is not None and not is_given and not is_finite(bias, nodes):
         return None
     return nodes.add(rebuilt(op, [x, w] if bias is None else [x, w, bias], **properties))
 
 
+def _number(value: SSAValue, nodes: NodeBuilder) -> Array | None:
+    """The value of a constant; None where the text has come without its weights."""
+    try:
+        return constant_array(value, nodes.store)
+    except UserError:
+        return None
+
+
 def is_finite(value: SSAValue, nodes: NodeBuilder) -> bool:
-    """Whether no element of a constant is NaN or infinite. Of what is no constant nothing is known, and it passes."""
+    """Whether no element of a constant is NaN or infinite, as far as is known."""
     if isinstance(tensor_of(value).element_type, IntegerType):
         return True
-    array = constant_array(value, nodes.store)
-    return array is None or bool(np.isfinite(array).all())
+    array = _number(value, nodes)
+    return array is not None and bool(np.isfinite(array).all())
 
 
 def is_in_range(product: SSAValue, nodes: NodeBuilder, *factors: SSAValue) -> bool:
     """Whether no element of a constant overflows, nor underflows but where one of its constant factors is 0."""
-    return _in_range(*(constant_array(each, nodes.store) for each in (product, *factors)))
+    arrays = [array for each in (product, *factors) if (array := _number(each, nodes)) is not None]
+    return len(arrays) == 1 + len(factors) and _in_range(*arrays)
 
 
-def _in_range(product: Array | None, *factors: Array | None) -> bool:
-    assert product is not None
+def _in_range(product: Array, *factors: Array) -> bool:
     is_zero = np.zeros((), np.bool_)
     for factor in factors:
-        assert factor is not None
         is_zero = is_zero | (factor == 0)
-    smallest = float(ml_dtypes.finfo(product.dtype).smallest_normal)
+    smallest = float(ml_dtypes.finfo(product.dtype).smallest_normal)  # pyright: ignore
     return bool((np.isfinite(product) & (is_zero | (np.abs(product) >= smallest))).all())
 
 
@@ -141,9 +150,9 @@ def _is_scaled_in_range(weights: SSAValue, factor: SSAValue, axis: int, nodes: N
     Whether the terms of a sum may be scaled in its weights: where none of a channel overflows, and the largest does not
     underflow. One that does is off by at most half a unit in the last place of the largest.
     """
-    w, factors = constant_array(weights, nodes.store), constant_array(factor, nodes.store)
+    w, factors = _number(weights, nodes), _number(factor, nodes)
     if w is None or factors is None:
-        return True
+        return False
     others = tuple(dim for dim in range(w.ndim) if dim != axis)
     largest = np.maximum(w.max(others, initial=0), -w.min(others, initial=0))
     with np.errstate(all="ignore"):

@@ -81,11 +81,11 @@ class FoldBatchNormPass(ModulePass):
     Before:
     ```mlir
     func.func @main(%x: tensor<1x3x8x8xf32>) -> tensor<1x4x6x6xf32> {
-      %w = graph.constant #graph.weight<"conv.weight"> : tensor<4x3x3x3xf32>
-      %scale = graph.constant #graph.weight<"bn.weight"> : tensor<4xf32>
-      %bias = graph.constant #graph.weight<"bn.bias"> : tensor<4xf32>
-      %mean = graph.constant #graph.weight<"bn.mean"> : tensor<4xf32>
-      %var = graph.constant #graph.weight<"bn.var"> : tensor<4xf32>
+      %w = graph.constant dense<3.000000e+00> : tensor<4x3x3x3xf32>
+      %scale = graph.constant dense<2.000000e+00> : tensor<4xf32>
+      %bias = graph.constant dense<1.000000e+00> : tensor<4xf32>
+      %mean = graph.constant dense<5.000000e-01> : tensor<4xf32>
+      %var = graph.constant dense<4.000000e+00> : tensor<4xf32>
       %conv = graph.conv %x, %w strides [1, 1] pads [0, 0, 0, 0] dilations [1, 1]
           : (tensor<1x3x8x8xf32>, tensor<4x3x3x3xf32>) -> tensor<1x4x6x6xf32>
       %y = graph.batch_normalization %conv, %scale, %bias, %mean, %var
@@ -96,11 +96,11 @@ class FoldBatchNormPass(ModulePass):
     After (`fold-batch-norm`):
     ```mlir
     func.func @main(%x: tensor<1x3x8x8xf32>) -> tensor<1x4x6x6xf32> {
-      %w = graph.constant #graph.weight<"conv.weight"> : tensor<4x3x3x3xf32>
-      %scale = graph.constant #graph.weight<"bn.weight"> : tensor<4xf32>
-      %bias = graph.constant #graph.weight<"bn.bias"> : tensor<4xf32>
-      %mean = graph.constant #graph.weight<"bn.mean"> : tensor<4xf32>
-      %var = graph.constant #graph.weight<"bn.var"> : tensor<4xf32>
+      %w = graph.constant dense<3.000000e+00> : tensor<4x3x3x3xf32>
+      %scale = graph.constant dense<2.000000e+00> : tensor<4xf32>
+      %bias = graph.constant dense<1.000000e+00> : tensor<4xf32>
+      %mean = graph.constant dense<5.000000e-01> : tensor<4xf32>
+      %var = graph.constant dense<4.000000e+00> : tensor<4xf32>
       %epsilon = graph.constant dense<1.000000e-05> : tensor<f32>
       %variance = graph.add %var, %epsilon : (tensor<4xf32>, tensor<f32>) -> tensor<4xf32>
       %deviation = graph.sqrt %variance : tensor<4xf32>

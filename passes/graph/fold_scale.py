@@ -128,8 +128,8 @@ class FoldScalePass(ModulePass):
     Before:
     ```mlir
     func.func @main(%x: tensor<2x3xf32>) -> tensor<2x4xf32> {
-      %w = graph.constant #graph.weight<"weight"> : tensor<3x4xf32>
-      %s = graph.constant #graph.weight<"scale"> : tensor<4xf32>
+      %w = graph.constant dense<3.000000e+00> : tensor<3x4xf32>
+      %s = graph.constant dense<2.000000e+00> : tensor<4xf32>
       %0 = graph.matmul %x, %w : (tensor<2x3xf32>, tensor<3x4xf32>) -> tensor<2x4xf32>
       %y = graph.mul %0, %s : (tensor<2x4xf32>, tensor<4xf32>) -> tensor<2x4xf32>
       func.return %y : tensor<2x4xf32>
@@ -138,8 +138,8 @@ class FoldScalePass(ModulePass):
     After (`fold-scale`):
     ```mlir
     func.func @main(%x: tensor<2x3xf32>) -> tensor<2x4xf32> {
-      %w = graph.constant #graph.weight<"weight"> : tensor<3x4xf32>
-      %s = graph.constant #graph.weight<"scale"> : tensor<4xf32>
+      %w = graph.constant dense<3.000000e+00> : tensor<3x4xf32>
+      %s = graph.constant dense<2.000000e+00> : tensor<4xf32>
       %matrix = graph.mul %w, %s : (tensor<3x4xf32>, tensor<4xf32>) -> tensor<3x4xf32>
       %y = graph.matmul %x, %matrix : (tensor<2x3xf32>, tensor<3x4xf32>) -> tensor<2x4xf32>
       func.return %y : tensor<2x4xf32>
