@@ -258,7 +258,7 @@ class OptRun:
             # Those of xDSL take for granted that the program is for them.
             message = f'the target "{self.target.name}" does not know how to write this program'
             notes = [] if isinstance(error, AssertionError) else str(error).strip().splitlines()[-1:]
-            raise UserError(message, loc=parsed.place_of(parsed.module), notes=notes) from None
+            raise UserError(message, loc=None if self.chunk is None else self.chunk.name, notes=notes) from None
         return stream.getvalue()
 
     def _pipeline_for(self, parsed: ParsedText, passes: tuple[ModulePass, ...]) -> tuple[ModulePass, ...]:
