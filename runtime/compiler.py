@@ -21,11 +21,11 @@ from penstock.dialects.machine import find_target
 from penstock.dialects.verifier import Verifier
 from penstock.lowering.from_text import ParsedText, SourceText, parse_text, place_in, read_text
 from penstock.passes.graph.bind_dims import bind_dims
+from penstock.runtime.instrumentation import PassTimer
 from penstock.runtime.levels import LEVELS, level_of
 from penstock.runtime.machines import attach_machine
 from penstock.runtime.pass_manager import (
     Observer,
-    PassTimer,
     Progress,
     read_pipeline,
     run_passes,
@@ -179,8 +179,30 @@ def passes_for(
     require_threads(threads)
     if machine is not None or machine_options:
         attach_machine(module, machine, machine_options)
-    target = find_target(module)
-    machine, start = target.machine_name if target else None, level_of(module)
+    return passes_from(Start.of(module), until, text, threads=threads, measure=measure)
+
+
+@dataclass(frozen=True)
+class Start:
+    """What of a program the passes depend on that lower it."""
+
+    level: str
+    machine: str | None
+    """The name of the machine that it is for."""
+    is_host: bool
+
+    @staticmethod
+    def of(module: ModuleOp) -> Start:
+        """That of a module."""
+        target = find_target(module)
+        return Start(level_of(module), target.machine_name if target else None, target is not None and target.is_host)
+
+
+def passes_from(
+    program: Start, until: str, text: str | None = None, *, threads: int = 1, measure: bool = False
+) -> tuple[ModulePass, ...]:
+    """The passes of a program without it: see `passes_for`."""
+    machine, start, is_host = program.machine, program.level, program.is_host
     items = [] if text is None else split_pipeline(text)
     if measure and (until == "graph" or start in ("loop", "accel")):
         raise UserError("there are no kernels to measure: what is measured is how the tensor level goes on")
@@ -196,7 +218,6 @@ def passes_for(
     if threads > 1 and start in ("loop", "accel"):
         notes = [f"the pass that does is parallelize{{threads={threads}}}"]
         raise UserError(f"a program that is at the {start} level already gets no threads", notes=notes)
-    is_host = target is not None and target.is_host
     specs = pipeline(until, machine, start=start, is_host=is_host, threads=threads, measure=measure)
     left_out = _left_out(until, start, lambda step: _why_left_out(step, machine, is_host, threads, measure))
     return edit_passes(read_pipeline(",".join(specs)), items[1:], DEFAULT, left_out)
@@ -417,7 +438,7 @@ def compile_module(
     timer = PassTimer()
     is_own = pipeline is not None
     run_passes(
-        ctx, module, passes, observers=[*observers, timer], progress=progress, remark_levels=is_own, parsed=parsed
+        ctx, module, passes, observers=[timer, *observers], progress=progress, remark_levels=is_own, parsed=parsed
     )
     require_applied(ctx, module)
     if is_own:
