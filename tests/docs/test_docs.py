@@ -99,6 +99,8 @@ def commands(text: str) -> list[tuple[str, str]]:
 def test_the_examples_of(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if page.name == "llvm.md":
         pytest.importorskip("llvmlite")
+    if page.name == "sweep.md":
+        pytest.importorskip("matplotlib")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setenv("NO_COLOR", "1")
