@@ -27,7 +27,7 @@ from penstock.dialects.diagnostics import UNSUPPORTED, UserError
 from penstock.dialects.element_bits import stored
 from penstock.dialects.files import whole_file, write_whole
 from penstock.dialects.machine import CodeOp, TargetOp, Template, find_target
-from penstock.dialects.machine.code import TOKENS
+from penstock.dialects.machine.code import QUEUES, TOKENS
 from penstock.dialects.weights import WeightStore
 from penstock.lowering.codegen.text import comment_text
 from penstock.lowering.to_c import GENERATED, CParameter, CSource, emit_c
@@ -47,7 +47,7 @@ PASSES = "accel-to-issues,canonicalize,cse,accel-configure,cse"
 """From the accel level to what is issued."""
 ORDERING = {
     "program": (),
-    "queues": ("accel-assign-queues",),
+    QUEUES: ("accel-assign-queues",),
     "barrier": ("accel-tokens-to-barriers",),
     TOKENS: ("accel-tokens-to-waits",),
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from penstock.dialects.diagnostics import UserError
 from penstock.tools.arguments import (
     add_common,
     add_interleaving,
@@ -45,6 +46,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=natural, default=0, help="what the inputs are drawn with; default 0")
     add_interleaving(parser, several=True)
     parser.add_argument(
+        "--backend",
+        nargs="+",
+        action="extend",
+        default=[],
+        choices=("native", "llvm"),
+        help="after the last pass, run the program by these, too: as C, by LLVM",
+    )
+    parser.add_argument(
         "--reduce",
         metavar="FILE",
         type=Path,
@@ -66,8 +75,11 @@ def execute(args: argparse.Namespace) -> int:
     from penstock.tools.lockstep import INTERLEAVINGS, Lockstep, ProgramBroken, default_inputs
     from penstock.tools.programs import load_for_inputs
     from penstock.tools.reduce import Reducer, reduce_to_file
+    from penstock.tools.run_by import BACKENDS
     from penstock.tools.tensors import read_given
 
+    if args.backend and args.until in ("graph", "tensor"):
+        raise UserError(f"--backend runs the loop or the accel level, and the {args.until} level is the last one")
     given = read_given(args.input)
     interleavings: list[Order] = [*INTERLEAVINGS]
     if args.interleaving:
@@ -79,6 +91,7 @@ def execute(args: argparse.Namespace) -> int:
     give_schedules(args, program.ctx)
     options = machine_options(args)
     passes = passes_for(program.module, args.until, args.machine, args.pipeline, machine_options=options)
+    passes = (*passes, *(BACKENDS[name]() for name in args.backend))
     signature = signature_of(program.module)
     require_memory(interpreter_need(program.module, signature))
     if args.input:

@@ -17,6 +17,7 @@ COMMANDS = {
     "compile": "lower a model or IR to a level, to C, to instructions, or to a plan",
     "run": "run a model, IR or a plan on tensors in files",
     "check": "run a program around every pass and compare",
+    "fuzz": "run random programs through the whole compiler",
     "quantize": "turn a model into one on 8-bit integers",
     "plan": "find offsets for buffers in a memory",
     "simulate": "count the cycles of a program on a machine",

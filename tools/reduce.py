@@ -29,6 +29,7 @@ from penstock.runtime.weights import save_weights, weight_uses
 from penstock.tools.lockstep import INTERLEAVINGS, Lockstep, ProgramBroken, default_inputs
 from penstock.tools.reduce_edits import EDITS, Edit, change, drop_unused_inputs, places
 from penstock.tools.reproduce import write_reproducer
+from penstock.tools.run_by import RunBy
 
 TRIES = 2_000
 """How many candidates are run at most."""
@@ -170,7 +171,9 @@ def reduce_to_file(reducer: Reducer, module: ModuleOp, passes: Sequence[ModulePa
         return "nothing is reduced: on drawn inputs no pass breaks the program"
     if any(True for _ in weight_uses(found.module)):
         save_weights(reducer.ctx.weights, found.module, path.with_suffix(".safetensors"))
-    words = ["-p", pipeline_text(found.passes)]
+    backends = [each.name for each in found.passes if isinstance(each, RunBy)]
+    words = ["-p", pipeline_text([each for each in found.passes if not isinstance(each, RunBy)])]
+    words += ["--backend", *backends] if backends else []
     if reducer.seed:
         words += ["--seed", str(reducer.seed)]
     if tuple(reducer.interleavings) != INTERLEAVINGS:

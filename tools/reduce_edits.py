@@ -39,9 +39,9 @@ Edit = Callable[[Operation], Sequence[Change]]
 
 
 def places(module: ModuleOp, edit: Edit) -> list[tuple[Operation, int]]:
-    """Each op with the number of each way to change it."""
-    functions = [op for op in module.ops if isinstance(op, FuncOp)]
-    return [(op, number) for each in functions for op in each.walk() for number in range(len(edit(op)))]
+    """Each op with the number of each way to change it; a machine stays or goes as a whole."""
+    ops = [op for each in module.ops for op in (each.walk() if isinstance(each, FuncOp) else [each])]
+    return [(op, number) for op in ops for number in range(len(edit(op)))]
 
 
 def change(edit: Edit, op: Operation, number: int) -> bool:

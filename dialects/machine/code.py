@@ -15,8 +15,8 @@ REGION_FIELDS = ("name", "pointer", "bytes", "writable")
 """What there is to say of memory off chip."""
 BUILD_FIELDS = ("program", "sources", "flags")
 """What there is to say of a program to be built."""
-TOKENS = "tokens"
-ORDERS = ("program", "barrier", "queues", TOKENS)
+QUEUES, TOKENS = "queues", "tokens"
+ORDERS = ("program", "barrier", QUEUES, TOKENS)
 """What keeps commands in order: the machine itself, barriers, its queues, or waits for single commands."""
 
 

@@ -20,7 +20,7 @@ from xdsl.traits import IsolatedFromAbove, NoTerminator, SymbolOpInterface, Symb
 from xdsl.utils.exceptions import VerifyException
 
 from penstock.dialects.diagnostics import UserError, nearest_or_all
-from penstock.dialects.machine.code import TOKENS, CodeOp, StateOp
+from penstock.dialects.machine.code import QUEUES, TOKENS, CodeOp, StateOp
 from penstock.dialects.machine.command import spelling_faults
 from penstock.dialects.machine.intrinsic import IntrinsicOp
 from penstock.dialects.machine.part import DRAM, HOST, IMMEDIATE, REGISTERS, TARGET, MachinePart, PartFault, int_of
@@ -247,7 +247,7 @@ class TargetOp(IRDLOperation):
             if part.runs_on and codes and codes[0].order.data != TOKENS:
                 message = f'emit: {{{ID}}} has no meaning unless [code] has order = "{TOKENS}"'
                 yield part, PartFault("emit", message)
-        for queue in self.queues() if codes and codes[0].order.data == "queues" else ():
+        for queue in self.queues() if codes and codes[0].order.data == QUEUES else ():
             if queue.push is None or queue.pop is None:
                 yield queue, PartFault("push", "commands are ordered by queues, and nothing spells push and pop")
 

@@ -18,7 +18,7 @@ from penstock.dialects.accel_issue import WAIT, CodeOp
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
 from penstock.dialects.functions import body_block
 from penstock.dialects.machine import TargetOp
-from penstock.dialects.machine.code import TOKENS
+from penstock.dialects.machine.code import QUEUES, TOKENS
 from penstock.dialects.machine.spelling import NO_ID
 from penstock.dialects.mem import BufferOp, RingOp, SlotOp, memref_of, scope_of
 from penstock.lowering.accel_to_issues.commands import issue_exec, issue_transfer
@@ -33,7 +33,7 @@ from penstock.lowering.accel_to_issues.sums import sums_begun_after
 from penstock.passes.analysis.commands.program import unit_of
 from penstock.passes.analysis.kernels import ENTRY, machine_kernels
 from penstock.passes.index_builder import materialize
-from penstock.passes.schedule.ordering.tokens import strip
+from penstock.passes.schedule.ordering.tokens import is_completed, strip
 
 Handed = dict[tuple[str, int], Place]
 """Where the arguments of kernels lie that are on chip, by the kernel and the number of the argument."""
@@ -45,10 +45,10 @@ class _Function:
 
     target: TargetOp
     handed: Handed
+    order: str
+    """What keeps commands in order."""
     places: dict[SSAValue, Place] = field(default_factory=dict[SSAValue, Place])
     dead: list[Operation] = field(default_factory=list[Operation])
-    waits_for_tokens: bool = False
-    """Whether tokens become the numbers of commands."""
     numbered: dict[SSAValue, tuple[str, Block | None]] = field(
         default_factory=dict[SSAValue, "tuple[str, Block | None]"]
     )
@@ -59,7 +59,9 @@ class _Function:
     def run(self, kernel: func.FuncOp) -> None:
         block = body_block(kernel, "lowered to commands of the machine")
         on_chip = self._arguments(kernel)
-        if not self.waits_for_tokens:
+        if self.order == QUEUES:
+            _require_no_tokens(kernel)
+        if self.order != TOKENS:
             strip(kernel)
         self._block(block)
         for op in reversed(self.dead):
@@ -126,7 +128,7 @@ class _Function:
                     self._issued(op, issue_exec(builder, op, self.target, self.places, begins=op in self.begins))
                 case func.CallOp():
                     self._call(builder, op)
-                case WaitOp() if self.waits_for_tokens:
+                case WaitOp() if self.order == TOKENS:
                     self._wait(builder, op, op.tokens)
                     self.dead.append(op)
                 case BarrierOp() | WaitOp():
@@ -176,6 +178,15 @@ class _Function:
             address = materialize(builder, place.start)
             address.name_hint = value.name_hint
             op.operands[number] = address
+
+
+def _require_no_tokens(kernel: func.FuncOp) -> None:
+    """Raise UserError where queues are not all that keeps the commands of a kernel in order."""
+    for op in kernel.walk():
+        if isinstance(op, DmaOp | ExecOp) and any(not is_completed(token) for token in op.dependencies):
+            message = "it waits for a transfer in flight on its own unit, and no queue leads from a unit to itself"
+            notes = ["outstanding = 1 says that a unit completes a transfer before it begins the next"]
+            raise UserError(message, loc=location_of(op), notes=notes, status=UNSUPPORTED)
 
 
 @dataclass(frozen=True)
@@ -234,7 +245,7 @@ class AccelToIssuesPass(ModulePass):
         handed: Handed = {}
         entries = [each for each in op.ops if isinstance(each, func.FuncOp) and each.sym_name.data == ENTRY]
         for function in (*(each for each in entries if not each.is_declaration), *functions):
-            _Function(target, handed, waits_for_tokens=code.order.data == TOKENS).run(function)
+            _Function(target, handed, code.order.data).run(function)
         for entry in entries if code.begin is not None else ():
             Rewriter.insert_op(CodeOp("begin"), InsertPoint.at_start(entry.body.blocks[0]))
 
