@@ -187,7 +187,8 @@ class Preferences:
         """
         Filters, or the second factor of a product, in the order in which the host's registers read them: as many output
         channels, or columns, as two vectors hold, or one, beside each other. Images and rows keep their channels last,
-        which are blocks as well where those divide them. Groups of channels are not padded.
+        which are blocks as well where those divide them. Groups of channels are not padded, and no input channels
+        of filters that then have blocks of output channels only.
         """
         if groups == 1 and any(each.elements == element_types(op) for each in self._vector_products):
             return self._grouped(op, outputs, inputs)
@@ -201,16 +202,15 @@ class Preferences:
             return None
         most = unit.packing if groups == 1 else 1
         outputs //= groups
-        choices: list[tuple[Fraction, int]] = []
+        choices: list[tuple[Fraction, Preference]] = []
         for vectors in (2, 1):
-            block = vectors * unit.lanes
+            block, cycles = vectors * unit.lanes, product_cycles(unit, vectors)
             padded = -(-outputs // block) * -(-inputs // block) * block * block
             if padded <= most * outputs * inputs:
-                choices.append((padded * product_cycles(unit, vectors), block))
-        if not choices:
-            return None
-        _, block = min(choices, key=lambda each: each[0])
-        return Preference(f"{NHWC}{block}c", f"OHWI{block}i{block}o")
+                choices.append((padded * cycles, Preference(f"{NHWC}{block}c", f"OHWI{block}i{block}o")))
+            if isinstance(op, graph.ConvOp) and groups == 1 and outputs % block == 0:
+                choices.append((outputs * inputs * cycles, Preference(NHWC, f"OHWI{block}o")))
+        return min(choices, key=lambda each: each[0])[1] if choices else None
 
     def _grouped(self, op: ContractionOp, outputs: int, inputs: int) -> Preference | None:
         """
