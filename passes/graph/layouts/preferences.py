@@ -34,6 +34,7 @@ from penstock.passes.analysis.work import vector_unit
 from penstock.passes.graph.contractions import ContractionOp
 from penstock.passes.graph.layouts.forms import bytes_of
 from penstock.passes.planning.register_blocks import product_cycles
+from penstock.passes.shapes import shape_of
 
 CONTRACTION, WINDOW = 64, 1
 """
@@ -179,9 +180,24 @@ class Preferences:
             if (packed := self._packed(op, outputs, inputs, op.group.value.data)) is not None:
                 return {packed: 0}
         if isinstance(op, graph.ConvOp) and self._host is not None and op.group.value.data > 1:
-            # Vectors of columns serve as well as those of channels, and both are had without a change of layout.
-            return {CHANNELS_LAST: 0, CHANNELS_FIRST: WINDOW * moved_bytes(op)}
+            return {CHANNELS_LAST: 0, CHANNELS_FIRST: self._in_columns(op, self._host)}
         return {CHANNELS_LAST: 0}
+
+    @staticmethod
+    def _in_columns(op: graph.ConvOp, host: TargetOp) -> int:
+        """
+        The penalty of a convolution of groups of channels whose vectors are of columns: the bytes that it moves for as
+        often as its rows take longer than if whole vectors were adjacent. Each row of a window is copied by itself, its
+        last vector may not be full, and with a stride the elements between are loaded.
+        """
+        penalty = WINDOW * moved_bytes(op)
+        if (unit := vector_unit(host, *op.operand_types[:2], op.result.type)) is None:
+            return penalty
+        width, window = shape_of(op.result)[-1], prod(shape_of(op.w)[2:])
+        vectors, stride = -(-width // unit.lanes), op.strides.get_values()[-1]
+        loads = unit.loads_of(stride) if stride <= 2 else unit.lanes
+        row = unit.row_overhead + vectors * window * max(1 / unit.fmas, loads / unit.loads)
+        return int(penalty * row * unit.lanes * unit.fmas / (width * window))
 
     def _packed(self, op: ContractionOp, outputs: int, inputs: int, groups: int = 1) -> Preference | None:
         """
