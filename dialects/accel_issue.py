@@ -10,12 +10,22 @@ from collections.abc import Mapping, Sequence
 
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, IndexType, MemRefType, StringAttr, SymbolRefAttr
 from xdsl.ir import SSAValue
-from xdsl.irdl import IRDLOperation, irdl_op_definition, opt_prop_def, prop_def, traits_def, var_operand_def
+from xdsl.irdl import (
+    IRDLOperation,
+    irdl_op_definition,
+    opt_operand_def,
+    opt_prop_def,
+    opt_result_def,
+    prop_def,
+    traits_def,
+    var_operand_def,
+)
 from xdsl.traits import MemoryReadEffect, MemoryWriteEffect
 from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.hints import isa
 
-CODE_KEYS = ("begin", "barrier")
+WAIT = "wait"
+CODE_KEYS = ("begin", "barrier", WAIT)
 """The texts of `machine.code` that `accel.code` stands for."""
 QUEUE_KEYS = ("push", "pop")
 """Those of `machine.queue`."""
@@ -66,7 +76,8 @@ class IssueOp(SpelledOp):
     Issue one command of an engine or an intrinsic.
 
     Fields that are called `state.field` say what the states that the command depends on must be; `accel-configure` sets
-    them before, and adds the field `state` where a state has several copies: the number of the one that is used.
+    them before, and adds the field `state` where a state has several copies: the number of the one that is used. The
+    result, of a command that runs on, is the number that a wait for it names.
 
     ```mlir
     accel.issue @mvin ["src", "dst.row", "rows", "columns", "load.stride"]
@@ -80,12 +91,26 @@ class IssueOp(SpelledOp):
     """The scope of each operand whose address is spelled."""
     says = opt_prop_def(StringAttr)
     """What it does, for people."""
+    id = opt_result_def(IndexType())
+    """The number that it is known by."""
 
-    assembly_format = "$part $fields (`(` $values^ `:` type($values) `)`)? (`in` $scopes^)? (`says` $says^)? attr-dict"
+    assembly_format = (
+        "$part $fields (`(` $values^ `:` type($values) `)`)? (`in` $scopes^)? (`says` $says^)? attr-dict"
+        " (`->` type($id)^)?"
+    )
 
-    def __init__(self, part: str, fields: Mapping[str, SSAValue], scopes: Mapping[str, str], says: str | None = None):
+    def __init__(
+        self,
+        part: str,
+        fields: Mapping[str, SSAValue],
+        scopes: Mapping[str, str],
+        says: str | None = None,
+        *,
+        runs_on: bool = False,
+    ):
         super().__init__(
             operands=[list(fields.values())],
+            result_types=[IndexType() if runs_on else None],
             properties={
                 "part": SymbolRefAttr(part),
                 "fields": ArrayAttr(StringAttr(name) for name in fields),
@@ -121,11 +146,12 @@ class SetOp(SpelledOp):
 @irdl_op_definition
 class CodeOp(IRDLOperation):
     """
-    What the machine's `machine.code` says under a key, `begin` or `barrier`, where the processor waits; or a queue from
-    one unit to another, `push` or `pop`.
+    What the machine's `machine.code` says under a key: `begin`, `barrier`, where the processor waits for all commands,
+    or `wait`, where it does for one; or a queue from one unit to another, `push` or `pop`.
 
     ```mlir
     accel.code "barrier"
+    accel.code "wait" for %id
     accel.code "push" of ["load", "execute"]
     ```
     """
@@ -136,13 +162,15 @@ class CodeOp(IRDLOperation):
     """The key."""
     ends = opt_prop_def(ArrayAttr[StringAttr])
     """Of a queue: the unit that pushes, and the one that pops."""
+    id = opt_operand_def(IndexType())
+    """The number of the command that is waited for."""
 
     traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
-    assembly_format = "$key (`of` $ends^)? attr-dict"
+    assembly_format = "$key (`of` $ends^)? (`for` $id^)? attr-dict"
 
-    def __init__(self, key: str, ends: Sequence[str] = ()):
+    def __init__(self, key: str, ends: Sequence[str] = (), id: SSAValue | None = None):
         names = ArrayAttr(StringAttr(each) for each in ends) if ends else None
-        super().__init__(properties={"key": StringAttr(key), "ends": names})
+        super().__init__(operands=[id], properties={"key": StringAttr(key), "ends": names})
 
     def verify_(self) -> None:
         known = CODE_KEYS if self.ends is None else QUEUE_KEYS
@@ -150,6 +178,8 @@ class CodeOp(IRDLOperation):
             raise VerifyException(f"the key is one of {', '.join(known)}")
         if self.ends is not None and len(self.ends) != 2:
             raise VerifyException(f"a queue has two ends, not {len(self.ends)}")
+        if (self.id is not None) != (self.key.data == WAIT):
+            raise VerifyException(f'"{WAIT}" names a command, and nothing else does')
 
 
 OPS = (IssueOp, SetOp, CodeOp)

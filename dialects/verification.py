@@ -20,14 +20,24 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import combinations
 
 from xdsl.dialects import func, gpu, memref, tensor
-from xdsl.dialects.builtin import DYNAMIC_INDEX, MemRefType, ModuleOp, SymbolRefAttr, TensorType
+from xdsl.dialects.builtin import (
+    DYNAMIC_INDEX,
+    AffineMapAttr,
+    MemRefType,
+    ModuleOp,
+    StridedLayoutAttr,
+    SymbolRefAttr,
+    TensorType,
+)
 from xdsl.dialects.utils import get_dynamic_index_list
 from xdsl.ir import Block, Operation, Region, SSAValue
+from xdsl.ir.affine import AffineDimExpr
 from xdsl.irdl.dominance import DominanceInfo
 from xdsl.traits import IsolatedFromAbove
 from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.hints import isa
 
+from penstock.dialects.affine_maps import linear_form
 from penstock.dialects.diagnostics import UnknownName, UserError, location_of, nearest_or_all
 from penstock.dialects.machine import HOST, find_target
 from penstock.dialects.upstream.gpu import BlockMappingAttr
@@ -238,11 +248,12 @@ def _check_subview(op: memref.SubviewOp) -> None:
     assert isa(result, MemRefType)
     offsets, sizes, strides = _check_slice(op, source.get_shape())
     try:
-        expected = memref.SubviewOp.infer_result_type(source, offsets, sizes, strides)
+        expected = memref.SubviewOp.infer_result_type(_strided(source), offsets, sizes, strides)
     except ValueError as error:
         raise FaultyOp(op, str(error)) from None
     if expected.element_type != result.element_type or expected.memory_space != result.memory_space:
         raise FaultyOp(op, f"yields {result}, expected {expected}")
+    result = _strided(result)
     full_strides, strides_of_result = expected.get_strides(), result.get_strides()
     if full_strides is None or strides_of_result is None:
         raise FaultyOp(op, f"yields {result}, whose layout is not strided")
@@ -252,6 +263,20 @@ def _check_subview(op: memref.SubviewOp) -> None:
         ) and expected.get_offset() == result.get_offset():
             return
     raise FaultyOp(op, f"yields {result}, expected {expected}, or that without dims of size 1")
+
+
+def _strided(type: MemRefType) -> MemRefType:
+    """The same type, with strides where its layout is a map that is linear in its dims and symbols."""
+    if not isinstance(type.layout, AffineMapAttr) or len((layout := type.layout.data).results) != 1:
+        return type
+    dims, count = layout.num_dims, layout.num_dims + layout.num_symbols
+    inputs = [AffineDimExpr(position) for position in range(count)]
+    form = linear_form(layout.results[0].replace_dims_and_symbols(inputs[:dims], inputs[dims:]), count)
+    if form is None:
+        return type
+    offset, coefficients = form
+    strides = StridedLayoutAttr(coefficients[:dims], None if any(coefficients[dims:]) else offset)
+    return MemRefType(type.element_type, type.shape, strides, type.memory_space)
 
 
 def _check_pad(op: tensor.PadOp) -> None:

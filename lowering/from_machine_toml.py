@@ -16,7 +16,6 @@ is the base, in which
 from __future__ import annotations
 
 import re
-import tomllib
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -37,7 +36,7 @@ from penstock.lowering.machine_file import (
 )
 from penstock.lowering.machine_options import with_options
 from penstock.lowering.toml_positions import Path as KeyPath
-from penstock.lowering.toml_positions import Positions, locate
+from penstock.lowering.toml_positions import Positions, locate, read_toml
 from penstock.passes.cpu import cpu_features
 
 NATIVE = "native"
@@ -50,7 +49,6 @@ _HOSTS = (
 )
 """The shipped hosts, and the features that a CPU of each has; the best first."""
 _SUFFIX = ".toml"
-_PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 
 
 class MachineFileError(UserError):
@@ -169,9 +167,9 @@ def _parse(file: str, text: str, extending: tuple[str, ...] = ()) -> tuple[Docum
     Raises UserError for what is not TOML, and for a base that is unknown, cannot be read or extends itself.
     """
     try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise _syntax_fault(file, text, error) from None
+        document = read_toml(file, text)
+    except UserError as fault:
+        raise UserError(fault.message, loc=fault.loc, notes=_several(text)) from None
     positions = locate(text, file, len(extending))
     machine = cast(object, document.get("machine"))
     if not isinstance(machine, dict):
@@ -242,14 +240,8 @@ def _over(base: Table, own: Document) -> Table:
     return ChainMap(own, *(cast(list[Document], base.maps) if isinstance(base, ChainMap) else [cast(Document, base)]))
 
 
-def _syntax_fault(file: str, text: str, error: tomllib.TOMLDecodeError) -> UserError:
-    message = str(error)
-    place = _PLACE.search(message)
-    line, column = text.count("\n") + 1, len(text) - text.rfind("\n")
-    if place is not None and place.group(1) is not None:
-        line, column = int(place.group(1)), int(place.group(2))
-    what = _PLACE.sub("", message)
+def _several(text: str) -> list[str]:
+    """The note on a text that is not TOML where it has a part as a table of which a machine may have several."""
     several = [kind for kind in PART_KINDS if kind not in SINGLE_KINDS]
     single = re.search(rf"^\[({'|'.join(several)})\]", text, re.MULTILINE)
-    notes = [f"a machine may have more than one {single[1]}: write [[{single[1]}]]"] if single is not None else []
-    return UserError(f"not TOML: {what}", loc=f"{file}:{line}:{column}", notes=notes)
+    return [f"a machine may have more than one {single[1]}: write [[{single[1]}]]"] if single is not None else []

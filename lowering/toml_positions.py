@@ -1,5 +1,5 @@
 """
-Where the tables, keys and values of a TOML text are, which the standard library's reader does not say.
+TOML texts, and where their tables, keys and values are, which the standard library's reader does not say.
 
 The text must have been read by `tomllib` before: nothing is checked again here, and a text that this scanner does
 not follow to its end gives the positions found so far.
@@ -8,10 +8,13 @@ not follow to its end gives the positions found so far.
 from __future__ import annotations
 
 import re
+import tomllib
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from penstock.dialects.diagnostics import UserError
 
 Path = tuple[str | int, ...]
 """The way to a value: keys of tables and indices of arrays, as one would index the parsed document."""
@@ -19,6 +22,7 @@ Path = tuple[str | int, ...]
 _BLANK = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _STRING = re.compile(r'"""(?:\\.|[^\\])*?"{3,5}|' + r"'''.*?'{3,5}|" + r'"(?:\\.|[^"\\])*"|' + r"'[^']*'", re.DOTALL)
+_FAULT = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 _SCALAR = re.compile(r"[^,\]}#\n]+")
 
 
@@ -61,6 +65,19 @@ def locate(text: str, file: str = "", order: int = 0) -> Positions:
     except _LostError:
         pass
     return scanner.found
+
+
+def read_toml(file: str, text: str) -> dict[str, object]:
+    """The document that a text is; raises UserError, placed in the file, for what is not TOML."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        message = str(error)
+        place = _FAULT.search(message)
+        line, column = text.count("\n") + 1, len(text) - text.rfind("\n")
+        if place is not None and place.group(1) is not None:
+            line, column = int(place.group(1)), int(place.group(2))
+        raise UserError(f"not TOML: {_FAULT.sub('', message)}", loc=f"{file}:{line}:{column}") from None
 
 
 class _LostError(Exception):

@@ -1,7 +1,7 @@
 """
-The cache of compiled code.
+The cache: of compiled code, and in a folder inside of what sweeps have computed.
 
-It has one file for each library, whose name says what it was built from and what it must hold, `NAME-KEY-CHECKSUM.so`:
+It has one file for each entry, whose name says what it was made from and what it must hold, `NAME-KEY-CHECKSUM.so`:
 KEY is a digest of the sources and the compiler, CHECKSUM one of the file itself, so that an entry that is truncated or
 changed is found before it is loaded, which would end the process. Entries come by a rename, are never changed, and are
 removed under a lock, so that several processes use one cache. Code is loaded from the folder: it must be one that no
@@ -35,7 +35,7 @@ IN_USE_SECONDS = 3600
 
 DIGITS = 40
 """Of a digest."""
-_ENTRY = re.compile(rf".+-[0-9a-f]{{{DIGITS}}}(-[0-9a-f]{{{DIGITS}}})?\.so")
+_ENTRY = re.compile(rf".+-[0-9a-f]{{{DIGITS}}}(-[0-9a-f]{{{DIGITS}}})?\.(so|step|state|safetensors)")
 """With one digest: an entry of an earlier version."""
 _LEFT_SECONDS = 24 * 3600
 """After which a folder of a build that was killed, or of one that the compiler refused, is removed."""
@@ -50,27 +50,27 @@ def cache_directory() -> Path:
 
 
 def key_of(content: str) -> str:
-    """The digest of what a library is built from."""
+    """The digest of what an entry is made from."""
     return hashlib.sha256(content.encode()).hexdigest()[:DIGITS]
 
 
-def open_cache() -> Path:
+def open_cache(part: str = "", what: str = "compiled code") -> Path:
     """
-    The folder of the cache, made if need be.
+    The folder of the cache, or of a part of it for `what`, made if need be.
 
     Raises UserError if others than the user and root may write to it. Where it cannot be made, a folder that lasts as
     long as the process takes its place, with one warning.
     """
-    directory = cache_directory()
+    directory = cache_directory() / part
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         info = directory.stat()
     except OSError as error:
-        return private_folder(directory, error.strerror)
+        return private_folder(directory, error.strerror, what)
     writable = stat.S_IMODE(info.st_mode) & (stat.S_IWGRP | stat.S_IWOTH)
     if writable or info.st_uid not in (os.geteuid(), 0):
         raise UserError(
-            "others may write to the cache of compiled code, so no code is loaded from it",
+            f"others may write to the cache of {what}, so nothing is loaded from it",
             loc=str(directory),
             notes=[f"chmod go-w {directory}" if writable else "PENSTOCK_CACHE names another folder"],
         )
@@ -78,11 +78,11 @@ def open_cache() -> Path:
 
 
 @cache
-def private_folder(directory: Path, reason: str) -> Path:
+def private_folder(directory: Path, reason: str, what: str = "compiled code") -> Path:
     """A folder of this process alone, for want of `directory`, with a warning."""
     print(
-        f"warning: the cache of compiled code {directory} cannot be written ({reason}), so what is compiled lasts as"
-        " long as the process; PENSTOCK_CACHE names another folder",
+        f"warning: the cache of {what} {directory} cannot be written ({reason}), so what is computed lasts as long as"
+        " the process; PENSTOCK_CACHE names another folder",
         file=sys.stderr,
     )
     stack = ExitStack()
@@ -93,11 +93,11 @@ def private_folder(directory: Path, reason: str) -> Path:
     return folder
 
 
-def find(directory: Path, name: str, key: str) -> Path | None:
+def find(directory: Path, name: str, key: str, suffix: str = ".so") -> Path | None:
     """The entry for `key`, if there is one that holds what it must; faulty ones are removed."""
     faulty: list[Path] = []
     with _lock(directory, fcntl.LOCK_SH):
-        for entry in sorted(directory.glob(f"{name}-{key}-*.so")):
+        for entry in sorted(directory.glob(f"{name}-{key}-*{suffix}")):
             if _is_sound(name, key, entry):
                 _touch(entry)
                 return entry
@@ -128,27 +128,29 @@ def _lock(directory: Path, kind: int) -> Generator[None]:
 
 
 def _is_sound(name: str, key: str, entry: Path) -> bool:
-    return entry.is_file() and not entry.is_symlink() and entry.name == _entry_name(name, key, entry)
+    return entry.is_file() and not entry.is_symlink() and entry.name == _entry_name(name, key, entry, entry.suffix)
 
 
-def add(directory: Path, name: str, key: str, library: Path) -> Path:
-    """Move a library that was built in `directory` to its entry, and prune the cache."""
-    entry = directory / _entry_name(name, key, library)
+def add(directory: Path, name: str, key: str, file: Path, suffix: str = ".so", *, pruning: bool = True) -> Path:
+    """Move a file that was made in `directory` to its entry, and prune the cache, unless that is done seldomer."""
+    entry = directory / _entry_name(name, key, file, suffix)
     if entry.is_symlink() or entry.is_dir():
         remove(entry)
-    put(library, entry)
+    put(file, entry)
     entry.chmod(0o600)
-    prune(directory)
+    if pruning:
+        prune(directory)
     return entry
 
 
-def _entry_name(name: str, key: str, library: Path) -> str:
-    """The name that a library has as an entry; another one than it has if it cannot be read."""
+def _entry_name(name: str, key: str, path: Path, suffix: str) -> str:
+    """The name that a file has as an entry; another one than it has if it cannot be read."""
     try:
-        checksum = hashlib.sha256(library.read_bytes()).hexdigest()[:DIGITS]
+        with path.open("rb") as file:
+            checksum = hashlib.file_digest(file, "sha256").hexdigest()[:DIGITS]
     except OSError:
         checksum = ""
-    return f"{name}-{key}-{checksum}.so"
+    return f"{name}-{key}-{checksum}{suffix}"
 
 
 def _touch(entry: Path) -> None:
@@ -158,13 +160,16 @@ def _touch(entry: Path) -> None:
         pass  # a cache that is only read
 
 
-def prune(directory: Path) -> None:
-    """Remove entries that are old or too much, oldest use first; files that are no entries stay."""
+def prune(directory: Path, most: int | None = None) -> None:
+    """
+    Remove entries that are old or too much, oldest use first, down to `most` bytes, `MAX_TOTAL_BYTES` by default; files
+    that are no entries stay.
+    """
     with _lock(directory, fcntl.LOCK_EX):
-        _prune(directory)
+        _prune(directory, MAX_TOTAL_BYTES if most is None else most)
 
 
-def _prune(directory: Path) -> None:
+def _prune(directory: Path, most: int) -> None:
     now = time.time()
     entries: list[tuple[float, int, Path]] = []
     for item in os.scandir(directory):
@@ -182,7 +187,7 @@ def _prune(directory: Path) -> None:
             remove(Path(item.path))
     total = sum(size for _, size, _ in entries)
     for idle, size, path in sorted(entries, reverse=True):
-        if total <= MAX_TOTAL_BYTES or idle < IN_USE_SECONDS:
+        if total <= most or idle < IN_USE_SECONDS:
             return
         remove(path)
         total -= size

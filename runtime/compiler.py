@@ -179,8 +179,30 @@ def passes_for(
     require_threads(threads)
     if machine is not None or machine_options:
         attach_machine(module, machine, machine_options)
-    target = find_target(module)
-    machine, start = target.machine_name if target else None, level_of(module)
+    return passes_from(Start.of(module), until, text, threads=threads, measure=measure)
+
+
+@dataclass(frozen=True)
+class Start:
+    """What of a program the passes depend on that lower it."""
+
+    level: str
+    machine: str | None
+    """The name of the machine that it is for."""
+    is_host: bool
+
+    @staticmethod
+    def of(module: ModuleOp) -> Start:
+        """That of a module."""
+        target = find_target(module)
+        return Start(level_of(module), target.machine_name if target else None, target is not None and target.is_host)
+
+
+def passes_from(
+    program: Start, until: str, text: str | None = None, *, threads: int = 1, measure: bool = False
+) -> tuple[ModulePass, ...]:
+    """The passes of a program without it: see `passes_for`."""
+    machine, start, is_host = program.machine, program.level, program.is_host
     items = [] if text is None else split_pipeline(text)
     if measure and (until == "graph" or start in ("loop", "accel")):
         raise UserError("there are no kernels to measure: what is measured is how the tensor level goes on")
@@ -196,7 +218,6 @@ def passes_for(
     if threads > 1 and start in ("loop", "accel"):
         notes = [f"the pass that does is parallelize{{threads={threads}}}"]
         raise UserError(f"a program that is at the {start} level already gets no threads", notes=notes)
-    is_host = target is not None and target.is_host
     specs = pipeline(until, machine, start=start, is_host=is_host, threads=threads, measure=measure)
     left_out = _left_out(until, start, lambda step: _why_left_out(step, machine, is_host, threads, measure))
     return edit_passes(read_pipeline(",".join(specs)), items[1:], DEFAULT, left_out)

@@ -27,6 +27,7 @@ from penstock.dialects.diagnostics import UNSUPPORTED, UserError
 from penstock.dialects.element_bits import stored
 from penstock.dialects.files import whole_file, write_whole
 from penstock.dialects.machine import CodeOp, TargetOp, Template, find_target
+from penstock.dialects.machine.code import QUEUES, TOKENS
 from penstock.dialects.weights import WeightStore
 from penstock.lowering.codegen.text import comment_text
 from penstock.lowering.to_c import GENERATED, CParameter, CSource, emit_c
@@ -44,7 +45,12 @@ Array = NDArray[Any]
 MANIFEST = "manifest.json"
 PASSES = "accel-to-issues,canonicalize,cse,accel-configure,cse"
 """From the accel level to what is issued."""
-ORDERING = {"program": (), "queues": ("accel-assign-queues",), "barrier": ("accel-tokens-to-barriers",)}
+ORDERING = {
+    "program": (),
+    QUEUES: ("accel-assign-queues",),
+    "barrier": ("accel-tokens-to-barriers",),
+    TOKENS: ("accel-tokens-to-waits",),
+}
 """What comes before them, by what keeps the commands of the machine in order."""
 CHECK = "code/check.h"
 """What compares outputs."""

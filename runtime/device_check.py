@@ -20,6 +20,7 @@ from penstock.dialects.machine import (
     TargetOp,
     Template,
 )
+from penstock.dialects.machine.spelling import ID
 from penstock.passes.toolchain import find_compiler
 from penstock.runtime.device import machine_files
 
@@ -94,10 +95,10 @@ def _texts(target: TargetOp) -> Iterator[tuple[MachinePart, str]]:
             case _:
                 pass
     code = target.code()
-    for key in ("barrier", "begin"):
+    for key in ("barrier", "wait", "begin"):
         text = None if code is None else code.properties.get(key)
         if code is not None and isinstance(text, StringAttr):
-            yield code, Template.of(text.data).fill({})
+            yield code, Template.of(text.data).fill({ID: "number"})
 
 
 def _places(part: SpelledPart) -> Iterator[dict[str, str]]:

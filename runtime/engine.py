@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from penstock.runtime.compiler import LoadedProgram
     from penstock.runtime.interpreter import Order
     from penstock.runtime.pass_manager import Progress
+    from penstock.runtime.provenance import Provenance
     from penstock.runtime.report import CompileReport, FusionCount
 
 Array = NDArray[Any]
@@ -224,6 +225,20 @@ class Engine(Runnable):
         from penstock.runtime.report import report_on
 
         return report_on(self.module, fusion=self.fusion, seconds=self.seconds, source=self._source)
+
+    @cached_property
+    def provenance(self) -> Provenance:
+        """
+        Where the bytes and cycles of the program come from; worked out when it is first asked for.
+
+        Raises UserError for a program that is not at loop or accel level, or whose kernels have a hazard.
+        """
+        from penstock.passes.analysis.kernels import machine_of
+        from penstock.runtime.provenance import Provenance
+        from penstock.runtime.simulator.run import run_program
+
+        run = run_program(self.module) if machine_of(self.module) is not None else None
+        return Provenance(self.module, run if run is not None and run.kernels else None)
 
     def _machine(self) -> str | None:
         if self._plan is not None:

@@ -23,7 +23,14 @@ from xdsl.passes import ModulePass
 from xdsl.utils.arg_spec import ArgSpec
 
 from penstock.dialects.diagnostics import UserError, did_you_mean
-from penstock.runtime.pass_manager import AvailablePasses, PipelineItem, available_passes, make_pass, read_spec
+from penstock.runtime.pass_manager import (
+    AvailablePasses,
+    PipelineItem,
+    available_passes,
+    load_pass,
+    make_pass,
+    read_spec,
+)
 
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9_-]*"
 _EDITED = rf"(?P<name>{_NAME})(?:#(?P<number>[0-9]{{1,9}}))?"
@@ -70,6 +77,15 @@ def edit_passes(
         for index in reversed(_occurrences(edited, edit, pipeline, left_out, available)):
             _apply(edited, index, edit, available)
     return tuple(edited)
+
+
+def check_edit(item: PipelineItem, pipeline: str) -> None:
+    """Raise UserError, placed in the text, for an edit that makes no sense whatever it edits."""
+    available = available_passes()
+    edit = _read_edit(item, pipeline, (), available)
+    load_pass(edit.name, item.place)
+    if edit.given is not None:
+        make_pass(available, read_spec(edit.given), edit.given.place)
 
 
 def refuse_edits(items: Sequence[PipelineItem], pipeline: str) -> None:

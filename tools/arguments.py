@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from penstock.dialects.context import PenstockContext
     from penstock.runtime.compiler import LoadedProgram
 
+SWEPT = ("machines", "planner", "tiler", "on-chip", "depth", "schedule", "passes")
+"""What `sweep` varies: its flags, and the keys of its plans."""
+
 MAX_DIGITS = 20
 """Of a size; what is too large with fewer digits is refused at its location in the program."""
 
@@ -181,6 +184,9 @@ def argument_texts(args: argparse.Namespace) -> dict[str, str]:
         texts[PIPELINE_NAME] = pipeline
     if options := getattr(args, "set", None):
         texts["--set"] = "\n".join(options)
+    for axis in SWEPT:
+        if words := getattr(args, axis.replace("-", "_"), None):
+            texts[f"--{axis}"] = str(words)
     return texts
 
 

@@ -6,7 +6,9 @@ are small integers, whose sums are exact; with --real, normal floats.
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
+from penstock.dialects.diagnostics import UserError
 from penstock.tools.arguments import (
     add_common,
     add_interleaving,
@@ -20,6 +22,7 @@ from penstock.tools.arguments import (
     natural,
     print_passes,
     read_dims,
+    say,
 )
 
 
@@ -42,6 +45,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--real", action="store_true", help="draw floats that are no integers")
     parser.add_argument("--seed", type=natural, default=0, help="what the inputs are drawn with; default 0")
     add_interleaving(parser, several=True)
+    parser.add_argument(
+        "--backend",
+        nargs="+",
+        action="extend",
+        default=[],
+        choices=("native", "llvm"),
+        help="after the last pass, run the program by these, too: as C, by LLVM",
+    )
+    parser.add_argument(
+        "--reduce",
+        metavar="FILE",
+        type=Path,
+        help="where a pass breaks the program: the smallest program found that this pass breaks in the same way, on "
+        "drawn inputs, as IR with the command that shows it",
+    )
     add_common(parser)
 
 
@@ -50,14 +68,18 @@ def execute(args: argparse.Namespace) -> int:
     from penstock.runtime.interpreter import Order, read_order
     from penstock.runtime.memory import require_memory
     from penstock.runtime.memory_of_values import interpreter_need
-    from penstock.runtime.pass_manager import verify
+    from penstock.runtime.pass_manager import PassFault, verify
     from penstock.runtime.schedules import require_applied
     from penstock.runtime.signature import signature_of
     from penstock.runtime.symbolic_dims import require_bound
-    from penstock.tools.lockstep import INTERLEAVINGS, Lockstep, default_inputs
+    from penstock.tools.lockstep import INTERLEAVINGS, Lockstep, ProgramBroken, default_inputs
     from penstock.tools.programs import load_for_inputs
+    from penstock.tools.reduce import Reducer, reduce_to_file
+    from penstock.tools.run_by import BACKENDS
     from penstock.tools.tensors import read_given
 
+    if args.backend and args.until in ("graph", "tensor"):
+        raise UserError(f"--backend runs the loop or the accel level, and the {args.until} level is the last one")
     given = read_given(args.input)
     interleavings: list[Order] = [*INTERLEAVINGS]
     if args.interleaving:
@@ -69,6 +91,7 @@ def execute(args: argparse.Namespace) -> int:
     give_schedules(args, program.ctx)
     options = machine_options(args)
     passes = passes_for(program.module, args.until, args.machine, args.pipeline, machine_options=options)
+    passes = (*passes, *(BACKENDS[name]() for name in args.backend))
     signature = signature_of(program.module)
     require_memory(interpreter_need(program.module, signature))
     if args.input:
@@ -76,6 +99,7 @@ def execute(args: argparse.Namespace) -> int:
     else:
         inputs = default_inputs(signature, seed=args.seed, real=args.real)
     watch = Lockstep(program.ctx, inputs, interleavings)
+    given_module = program.module.clone() if args.reduce is not None else None
     try:
         if args.against is not None:
             source = load_input(args.against, dims=read_dims(args.dim), allow_nan=args.allow_nan)
@@ -84,6 +108,11 @@ def execute(args: argparse.Namespace) -> int:
             watch.compare_with(source.module, source.ctx, program.module)
         watch.run(program.module, passes, parsed=program.parsed)
         require_applied(program.ctx, program.module)
+    except (ProgramBroken, PassFault):
+        if given_module is not None and args.reduce is not None:
+            reducer = Reducer(program.ctx, args.seed, interleavings)
+            say(args, reduce_to_file(reducer, given_module, passes, args.reduce))
+        raise
     finally:
         if not args.quiet and watch.report.comparisons:
             print(watch.report)

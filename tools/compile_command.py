@@ -224,9 +224,10 @@ def _write_device(given: EmitterInput, output: Path) -> str:
     written = device_program(program.module, identifier(program.path.stem))
     write_device_folder(output, written, given.reference, program.ctx.weights, given.signature, given.inputs)
     counts = written.counts
+    settings = f", {counts.settings:,} settings of states (before each command: {counts.every_time:,})"
+    waits = f", {counts.waits:,} waits for single commands" if counts.waits else ""
     return (
-        f"{counts.commands:,} commands, {counts.settings:,} settings of states"
-        f" (before each command: {counts.every_time:,}), {counts.barriers:,} barriers;"
+        f"{counts.commands:,} commands{settings if counts.every_time else ''}{waits}, {counts.barriers:,} barriers;"
         f" run it on the model with: make -C {output} check"
     )
 

@@ -54,6 +54,7 @@ from penstock.runtime.signature import signature_of
 from penstock.runtime.tensor_specs import Signature, TensorSpec
 from penstock.runtime.weights import weight_uses
 from penstock.tools.localize import first_difference
+from penstock.tools.run_by import RunBy
 
 Array = NDArray[Any]
 
@@ -208,7 +209,7 @@ class Lockstep:
         assert self._expected is not None
         self._running = None
         self._narrowings = max(self._narrowings, squared_narrowings(module))
-        if self._is_unchanged(module):
+        if self._is_unchanged(module) and not isinstance(module_pass, RunBy):
             comparison = Comparison(module_pass.name, "equal")
         else:
             comparison = self._compared(module_pass, module, self._expected)
@@ -239,6 +240,10 @@ class Lockstep:
 
     def _compared(self, module_pass: ModulePass, module: ModuleOp, expected: list[Array]) -> Comparison:
         try:
+            if isinstance(module_pass, RunBy):
+                ordered = run_module(module, self.inputs, self._weights(module), ordered=True)
+                found = module_pass.outputs(module, self.inputs, self._weights(module))
+                return self._compare(module_pass, module, ordered, found)
             actual = self._run(module)
             comparison = self._locate(self._compare(module_pass, module, expected, actual), module)
             if comparison.verdict != "changed":

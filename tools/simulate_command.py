@@ -18,7 +18,6 @@ from penstock.tools.arguments import (
     add_pipeline,
     add_schedule,
     give_schedules,
-    machine_options,
     print_passes,
     warn_unverified,
     write_texts,
@@ -58,7 +57,6 @@ def execute(args: argparse.Namespace) -> int:
     from xdsl.dialects.builtin import StringAttr
 
     from penstock.passes.analysis.kernels import REMARK, kernels
-    from penstock.runtime.schedules import require_applied
     from penstock.runtime.simulator.run import run_program
     from penstock.tools.programs import load_bound, say_remarks
     from penstock.tools.simulation_tables import report
@@ -76,7 +74,6 @@ def execute(args: argparse.Namespace) -> int:
         return 0
     give_schedules(args, program.ctx)
     workloads = _lower(args, program, pipeline)
-    require_applied(program.ctx, program.module)
     say_remarks(args, program.module)
     run = run_program(program.module, workloads, None if is_text else args.kernel, verify=not args.no_verify)
     if not run.kernels:
@@ -103,43 +100,15 @@ def _require_machine(args: argparse.Namespace, program: LoadedProgram) -> None:
 
 def _lower(args: argparse.Namespace, program: LoadedProgram, pipeline: str | None) -> Workloads:
     """Lower a program to the accelerator level, and note what its kernels compute on the way."""
-    from penstock.runtime.compiler import compile_module, passes_for
-    from penstock.runtime.levels import require_level
-    from penstock.runtime.pass_manager import run_passes, verify
-    from penstock.runtime.proofs import prove
     from penstock.runtime.simulator.workloads import Workloads
-    from penstock.tools.instruments import pass_progress
+    from penstock.tools.observed import lower_to_accel
 
     if args.no_verify and program.level != "accel":
         message = f"--no-verify is for IR at the accel level, and {program.path} is at the {program.level} level"
         raise UserError(message, status=USAGE)
     warn_unverified(args)
-    workloads, options = Workloads(), machine_options(args)
-    if pipeline is None:
-        with pass_progress(quiet=args.quiet, verbose=args.verbose) as progress:
-            compile_module(
-                program.module,
-                program.ctx,
-                args.machine,
-                "accel",
-                progress,
-                machine_options=options,
-                parsed=program.parsed,
-                observers=[workloads],
-            )
-        return workloads
-    passes = passes_for(program.module, "accel", args.machine, pipeline, machine_options=options)
-    verify(program.module, program.parsed)
-    if args.pipeline is not None:
-        if not args.no_verify:
-            prove(program.module)
-        run_passes(
-            program.ctx, program.module, passes, observers=[workloads], remark_levels=True, parsed=program.parsed
-        )
-        require_level(program.module, "accel", str(program.path))
-    if not args.no_verify:
-        # The kernels that are simulated are proved free of hazards when they are.
-        prove(program.module, hazards=False)
+    workloads = Workloads()
+    lower_to_accel(args, program, pipeline, [workloads], no_verify=args.no_verify)
     return workloads
 
 

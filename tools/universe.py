@@ -27,6 +27,7 @@ PASSES: dict[str, str] = {
     "accel-pipeline": "penstock.passes.accel.accel_pipeline:AccelPipelinePass",
     "accel-to-issues": "penstock.lowering.accel_to_issues:AccelToIssuesPass",
     "accel-tokens-to-barriers": "penstock.passes.accel.accel_tokens_to_barriers:AccelTokensToBarriersPass",
+    "accel-tokens-to-waits": "penstock.passes.accel.accel_tokens_to_waits:AccelTokensToWaitsPass",
     "accel-virtual-threads": "penstock.passes.accel.accel_virtual_threads:AccelVirtualThreadsPass",
     "assign-devices": "penstock.passes.tensor.assign_devices:AssignDevicesPass",
     "collapse-dims": "penstock.passes.tensor.collapse_dims:CollapseDimsPass",

@@ -9,14 +9,15 @@ from xdsl.dialects.builtin import I64, ArrayAttr, IntegerAttr, StringAttr
 from xdsl.irdl import irdl_op_definition, opt_prop_def, prop_def
 
 from penstock.dialects.machine.part import IntegerProperty, MachinePart, NamedPart, PartFault
-from penstock.dialects.machine.spelling import COPY, Template, template_faults, template_of, unknown_fields
+from penstock.dialects.machine.spelling import COPY, ID, Template, template_faults, template_of, unknown_fields
 
 REGION_FIELDS = ("name", "pointer", "bytes", "writable")
 """What there is to say of memory off chip."""
 BUILD_FIELDS = ("program", "sources", "flags")
 """What there is to say of a program to be built."""
-ORDERS = ("program", "barrier", "queues")
-"""What keeps commands in order: the machine itself, barriers, or its queues."""
+QUEUES, TOKENS = "queues", "tokens"
+ORDERS = ("program", "barrier", QUEUES, TOKENS)
+"""What keeps commands in order: the machine itself, barriers, its queues, or waits for single commands."""
 
 
 @irdl_op_definition
@@ -67,9 +68,13 @@ class CodeOp(MachinePart):
 
     order = prop_def(StringAttr)
     """What keeps dependent commands in order: `program`, where the machine does as if each was complete before the next
-    begins; `barrier`, where its units run on and only `barrier` waits for them; `queues`, as these spell."""
+    begins; `barrier`, where its units run on and only `barrier` waits for them; `queues`, as these spell; `tokens`,
+    where commands that name `{id}` run on, those of a unit one after the other, and `wait` waits for one of them."""
     barrier = prop_def(StringAttr)
     """How the processor waits until all commands are complete."""
+    wait = opt_prop_def(StringAttr)
+    """How the processor waits until a command is complete: a template over `id`, the number that the command was given,
+    or -1, which is none that there is anything to wait for. With the order `tokens` only."""
     begin = opt_prop_def(StringAttr)
     """What a program begins with."""
     region = opt_prop_def(StringAttr)
@@ -89,7 +94,8 @@ class CodeOp(MachinePart):
     a compiler of the host builds the program."""
 
     assembly_format = (
-        "`order` $order `barrier` $barrier (`begin` $begin^)? (`region` $region^)? (`headers` $headers^)?"
+        "`order` $order `barrier` $barrier (`wait` $wait^)? (`begin` $begin^)? (`region` $region^)?"
+        " (`headers` $headers^)?"
         " (`files` $files^)? (`flags` $flags^)? (`build` $build^)? (`model` $model^)?"
         " (`origin` $origin^)? attr-dict"
     )
@@ -97,7 +103,11 @@ class CodeOp(MachinePart):
     def own_faults(self) -> Iterator[PartFault]:
         if self.order.data not in ORDERS:
             yield PartFault("order", f"order must be one of {', '.join(ORDERS)}")
-        known = {"barrier": (), "begin": (), "region": REGION_FIELDS, "build": BUILD_FIELDS}
+        if self.order.data == TOKENS and self.wait is None:
+            yield PartFault("order", f'commands are ordered by "{TOKENS}", and nothing spells wait')
+        if self.order.data != TOKENS and self.wait is not None:
+            yield PartFault("wait", f'wait has no meaning without order = "{TOKENS}"')
+        known = {"barrier": (), "wait": (ID,), "begin": (), "region": REGION_FIELDS, "build": BUILD_FIELDS}
         for key, fields in known.items():
             attr = self.properties.get(key)
             if isinstance(attr, StringAttr):

@@ -19,8 +19,10 @@ from penstock.dialects.machine.parts import DmaOp, ScopeOp
 from penstock.dialects.machine.spelling import (
     ANY,
     EARLIER,
+    ID,
     PLACES,
     SIDES,
+    SIZE,
     STEPS,
     TRANSFER_DIMS,
     BlockLimit,
@@ -93,11 +95,17 @@ class CommandForm:
 
     def known_fields(self, states: Mapping[str, object]) -> list[str]:
         """The fields that a template of such a command may have."""
-        found = [*self.dims, *([IMMEDIATE] if self.has_immediate else []), *([EARLIER] if self.adds else []), *states]
+        found = [
+            *self.dims,
+            *([IMMEDIATE] if self.has_immediate else []),
+            *([EARLIER] if self.adds else []),
+            ID,
+            *states,
+        ]
         for operand in self.operands:
             places = PLACES if set(operand.scopes) != {DRAM} else ()
             steps = [each for each in STEPS if places or each != "rows"]
-            found += [operand.name, *(f"{operand.name}.{place}" for place in places)]
+            found += [operand.name, *(f"{operand.name}.{each}" for each in (*places, SIZE))]
             found += [f"{operand.name}.{step}.{dim}" for step in steps for dim in operand.dims]
         return found
 

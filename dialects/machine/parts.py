@@ -72,7 +72,8 @@ class ScopeOp(NamedPart):
     parent_scope = opt_prop_def(FlatSymbolRefAttrConstr, prop_name="parent")
     """The scope that it lies below and is filled from; `dram`, off chip, if it is absent."""
     address = opt_prop_def(StringAttr)
-    """How commands spell an address in it: a template over `offset`, in bytes, and `row`, in granules."""
+    """How commands spell an address in it: a template over `offset`, in bytes, and `row`, in granules. With `offset`
+    alone a command may begin at any element of a row."""
     layout = opt_prop_def(StringAttr)
     """How the granules of a buffer lie in the addresses that commands spell: by `rows`, the default, or by `columns`,
     where all rows of the first granule come before those of the next."""
@@ -96,6 +97,12 @@ class ScopeOp(NamedPart):
     def lies_by_columns(self) -> bool:
         """Whether the granules of a buffer lie column by column."""
         return self.layout is not None and self.layout.data == COLUMNS
+
+    @property
+    def has_bytes_for_addresses(self) -> bool:
+        """Whether a command may begin inside a granule."""
+        template = template_of(self.address)
+        return template is not None and template.names == frozenset(("offset",)) and not self.lies_by_columns
 
     def own_faults(self) -> Iterator[PartFault]:
         yield from rate_faults(self.rate)

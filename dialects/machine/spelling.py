@@ -10,12 +10,14 @@ an operand `a` and a dim `i` of the command,
 | `{a}` | its address: of a scope as `address` of the scope spells it, off chip a pointer |
 | `{a.offset}`, `{a.row}` | where it begins in its scope, in bytes and in granules |
 | `{a.column}` | granules from one granule of a row to the next |
+| `{a.size}` | the bytes of an element |
 | `{a.bytes.i}` | bytes from one index of `i` to the next |
 | `{a.rows.i}`, `{a.elements.i}` | the same in granules, and in elements |
 | `{i}` | how many indices of `i` the command covers |
 | `{imm}` | its immediate |
 | `{earlier}` | of one that adds to sums: 0 where it begins them, and overwrites what is there; else not 0 |
 | `{s}` | which copy of the state `s` it uses |
+| `{id}` | of one that runs on: a variable, which it sets to the number that a wait for it names |
 """
 
 from __future__ import annotations
@@ -40,8 +42,14 @@ STEPS = ("bytes", "rows", "elements")
 """What a step of an operand along a dim is measured in."""
 PLACES = ("offset", "row", "column")
 """What there is to say of where an operand is in its scope."""
+SIZE = "size"
+"""What there is to say of the elements of an operand."""
 EARLIER = "earlier"
 """The field of a command that adds to sums which says whether there were additions before."""
+ID = "id"
+"""The field of a command that runs on, and of a wait for it: the number that it is known by."""
+NO_ID = -1
+"""The number that no command has, and that is waited for at once."""
 COPY = "copy"
 """The field of a state that says which of its copies is set."""
 ROWS, COLUMNS = "rows", "columns"
@@ -191,6 +199,12 @@ class SpelledPart(NamedPart):
     def template(self) -> Template | None:
         """How a command is written."""
         return template_of(self.emit)
+
+    @property
+    def runs_on(self) -> bool:
+        """Whether a command may not be complete when its code has been executed, and has a number to wait for."""
+        template = self.template
+        return template is not None and ID in template.names
 
     @property
     def block_limits(self) -> dict[str, BlockLimit]:

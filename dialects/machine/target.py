@@ -20,12 +20,12 @@ from xdsl.traits import IsolatedFromAbove, NoTerminator, SymbolOpInterface, Symb
 from xdsl.utils.exceptions import VerifyException
 
 from penstock.dialects.diagnostics import UserError, nearest_or_all
-from penstock.dialects.machine.code import CodeOp, StateOp
+from penstock.dialects.machine.code import QUEUES, TOKENS, CodeOp, StateOp
 from penstock.dialects.machine.command import spelling_faults
 from penstock.dialects.machine.intrinsic import IntrinsicOp
 from penstock.dialects.machine.part import DRAM, HOST, IMMEDIATE, REGISTERS, TARGET, MachinePart, PartFault, int_of
 from penstock.dialects.machine.parts import BusOp, DmaOp, ProcessorOp, QueueOp, ScopeOp, UnitOp
-from penstock.dialects.machine.spelling import SpelledPart
+from penstock.dialects.machine.spelling import ID, SpelledPart
 
 _PartT = TypeVar("_PartT", bound=MachinePart)
 
@@ -244,7 +244,10 @@ class TargetOp(IRDLOperation):
             yield spelled[0], PartFault("emit", "the machine has no [code], which says what is around its commands")
         for part in spelled:
             yield from ((part, fault) for fault in spelling_faults(part, self.scopes(), self.states()))
-        for queue in self.queues() if codes and codes[0].order.data == "queues" else ():
+            if part.runs_on and codes and codes[0].order.data != TOKENS:
+                message = f'emit: {{{ID}}} has no meaning unless [code] has order = "{TOKENS}"'
+                yield part, PartFault("emit", message)
+        for queue in self.queues() if codes and codes[0].order.data == QUEUES else ():
             if queue.push is None or queue.pop is None:
                 yield queue, PartFault("push", "commands are ordered by queues, and nothing spells push and pop")
 

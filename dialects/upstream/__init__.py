@@ -14,9 +14,9 @@ from importlib import import_module
 
 from xdsl.ir import Dialect
 
-from penstock.dialects.upstream import dense, floats, integers, semi_affine, unregistered
+from penstock.dialects.upstream import dense, elements, floats, integers, locations, semi_affine, unregistered
 
-__all__ = ["AMENDED", "dense", "floats", "integers", "semi_affine", "unregistered"]
+__all__ = ["AMENDED", "dense", "elements", "floats", "integers", "locations", "semi_affine", "unregistered"]
 
 
 def _amended(name: str) -> Dialect:
@@ -24,6 +24,19 @@ def _amended(name: str) -> Dialect:
 
 
 AMENDED: dict[str, Callable[[], Dialect]] = {
-    name: partial(_amended, name) for name in ("affine", "arith", "func", "gpu", "linalg", "scf", "tensor", "transform")
+    name: partial(_amended, name)
+    for name in (
+        "affine",
+        "arith",
+        "bufferization",
+        "func",
+        "gpu",
+        "linalg",
+        "memref",
+        "scf",
+        "tensor",
+        "transform",
+        "vector",
+    )
 }
 """Factories of the dialects of xDSL that have, or read, here what they lack: the `DIALECT` of the file of that name."""

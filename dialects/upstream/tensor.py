@@ -1,17 +1,20 @@
 """
-What xDSL 0.74 lacks of the tensor dialect: `tensor.parallel_insert_slice`, and the attributes of `tensor.empty`.
+What xDSL 0.74 lacks of the tensor dialect: `tensor.parallel_insert_slice`, the attributes of `tensor.empty`, reshapes
+to and from rank 0 or with sizes that are not known, and `tensor.pad` by sizes that are not known to a size that is.
 
 See https://mlir.llvm.org/docs/Dialects/TensorOps/#tensorparallel_insert_slice-tensorparallelinsertsliceop
 """
 
 from __future__ import annotations
 
-from typing import ClassVar, Self
+from math import prod
+from typing import ClassVar, Self, cast
 
 from xdsl.dialects import tensor
 from xdsl.dialects.builtin import DYNAMIC_INDEX, DenseArrayBase, IndexType, TensorType, i64
 from xdsl.dialects.tensor import InsertSliceOp, Tensor
 from xdsl.dialects.utils import DynamicIndexList, verify_dynamic_index_list
+from xdsl.dialects.utils.reshape_ops_utils import verify_reshape_like_types
 from xdsl.ir import Dialect
 from xdsl.irdl import (
     AttrSizedOperandSegments,
@@ -23,6 +26,9 @@ from xdsl.irdl import (
 )
 from xdsl.parser import Parser
 from xdsl.printer import Printer
+from xdsl.utils.exceptions import VerifyException
+
+from penstock.dialects.upstream import amend
 
 
 class EmptyOp(tensor.EmptyOp):
@@ -86,6 +92,51 @@ class ParallelInsertSliceOp(IRDLOperation):
         ):
             verify_dynamic_index_list(static.get_values(), values, DYNAMIC_INDEX, f" in the {title} arguments")
 
+
+def _check_expand(op: tensor.ExpandShapeOp) -> None:
+    source, result = cast(TensorType, op.src.type), op.result.type
+    static = op.static_output_shape.get_values()
+    if static != result.get_shape():
+        raise VerifyException(f"its output shape {list(static)} is not that of {result}")
+    verify_dynamic_index_list(static, op.dynamic_output_shape, DYNAMIC_INDEX, " in the output shape")
+    if source.get_shape() or len(op.reassociation):
+        verify_reshape_like_types(source, result, op.reassociation)
+    elif any(size != 1 for size in result.get_shape()):
+        raise VerifyException(f"expands a tensor of rank 0 to {result}, which has more elements than one")
+
+
+def _check_reshape(op: tensor.ReshapeOp) -> None:
+    source, shape, result = cast(TensorType, op.source.type), cast(TensorType, op.shape.type), op.result.type
+    if source.element_type != result.element_type:
+        raise VerifyException("element types of source and result tensor types should be the same")
+    if len(shape.get_shape()) != 1:
+        raise VerifyException("shape tensor must have a rank one")
+    sizes = source.get_shape(), result.get_shape()
+    if DYNAMIC_INDEX not in (*sizes[0], *sizes[1]) and prod(sizes[0]) != prod(sizes[1]):
+        raise VerifyException("source and result tensor should have the same number of elements")
+    if shape.get_shape()[0] not in (len(sizes[1]), DYNAMIC_INDEX):
+        raise VerifyException("length of shape operand differs from the result's tensor rank")
+
+
+def _check_pad(op: tensor.PadOp) -> None:
+    low, high = op.static_low.get_values(), op.static_high.get_values()
+    source, result = cast(TensorType, op.source.type).get_shape(), op.result.type.get_shape()
+    if not len(low) == len(high) == len(source) == len(result) == len(op.region.block.args):
+        raise VerifyException(
+            f"the source has {len(source)} dims, the result {len(result)}, the region {len(op.region.block.args)}, and"
+            f" there are {len(low)} low and {len(high)} high pad sizes"
+        )
+    verify_dynamic_index_list(low, op.low, DYNAMIC_INDEX, " in the low pad sizes")
+    verify_dynamic_index_list(high, op.high, DYNAMIC_INDEX, " in the high pad sizes")
+    for dim, sizes in enumerate(zip(source, low, high, strict=True)):
+        # A result of a known size asserts what the others come to; see `verification` for what is all known.
+        if DYNAMIC_INDEX not in sizes and result[dim] == DYNAMIC_INDEX:
+            raise VerifyException(f"dim {dim} of the result is {sum(sizes)} long, and is not unknown")
+
+
+amend.check(tensor.ExpandShapeOp, _check_expand)
+amend.check(tensor.ReshapeOp, _check_reshape)
+amend.check(tensor.PadOp, _check_pad)
 
 Insertion = InsertSliceOp | ParallelInsertSliceOp
 """An op that overwrites a slice of its operand 1, `dest`, with its operand 0, `source`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from xdsl.builder import Builder
@@ -12,11 +13,13 @@ from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from penstock.dialects.accel import BarrierOp, DmaOp, ExecOp, PopOp, PushOp, WaitOp
-from penstock.dialects.accel_issue import CodeOp
+from penstock.dialects.accel import BarrierOp, DmaOp, ExecOp, PopOp, PushOp, ReadyOp, TokenType, WaitOp
+from penstock.dialects.accel_issue import WAIT, CodeOp
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
 from penstock.dialects.functions import body_block
 from penstock.dialects.machine import TargetOp
+from penstock.dialects.machine.code import QUEUES, TOKENS
+from penstock.dialects.machine.spelling import NO_ID
 from penstock.dialects.mem import BufferOp, RingOp, SlotOp, memref_of, scope_of
 from penstock.lowering.accel_to_issues.commands import issue_exec, issue_transfer
 from penstock.lowering.accel_to_issues.places import (
@@ -27,9 +30,10 @@ from penstock.lowering.accel_to_issues.places import (
     start_in_granules,
 )
 from penstock.lowering.accel_to_issues.sums import sums_begun_after
+from penstock.passes.analysis.commands.program import unit_of
 from penstock.passes.analysis.kernels import ENTRY, machine_kernels
 from penstock.passes.index_builder import materialize
-from penstock.passes.schedule.ordering.tokens import strip
+from penstock.passes.schedule.ordering.tokens import is_completed, strip
 
 Handed = dict[tuple[str, int], Place]
 """Where the arguments of kernels lie that are on chip, by the kernel and the number of the argument."""
@@ -41,15 +45,24 @@ class _Function:
 
     target: TargetOp
     handed: Handed
+    order: str
+    """What keeps commands in order."""
     places: dict[SSAValue, Place] = field(default_factory=dict[SSAValue, Place])
     dead: list[Operation] = field(default_factory=list[Operation])
+    numbered: dict[SSAValue, tuple[str, Block | None]] = field(
+        default_factory=dict[SSAValue, "tuple[str, Block | None]"]
+    )
+    """The unit and the block of the command that a number stands for."""
     begins: set[ExecOp] = field(default_factory=set[ExecOp])
     """The commands that overwrite what they would add to zeros."""
 
     def run(self, kernel: func.FuncOp) -> None:
         block = body_block(kernel, "lowered to commands of the machine")
         on_chip = self._arguments(kernel)
-        strip(kernel)
+        if self.order == QUEUES:
+            _require_no_tokens(kernel)
+        if self.order != TOKENS:
+            strip(kernel)
         self._block(block)
         for op in reversed(self.dead):
             Rewriter.erase_op(op)
@@ -78,7 +91,12 @@ class _Function:
             builder = Builder(InsertPoint.before(op))
             match op:
                 case scf.ForOp():
+                    for value in (*op.body.block.args, *op.results):
+                        if isinstance(value.type, TokenType):
+                            Rewriter.replace_value_with_new_type(value, IndexType())
                     self._block(op.body.block)
+                case ReadyOp():
+                    self._join(builder, op)
                 case BufferOp() if (name := op.scope) is not None:
                     scope = self.target.scope(name)
                     start = start_in_granules(op.planned_offset(), scope, op)
@@ -102,16 +120,17 @@ class _Function:
                     self.places[op.results[0]] = place_of_reshaped(op, self.places[op.operands[0]])
                     self.dead.append(op)
                 case DmaOp():
-                    issue_transfer(builder, op, self.target, self.places)
-                    self.dead.append(op)
+                    self._issued(op, issue_transfer(builder, op, self.target, self.places))
                 case ExecOp() if (sums := sums_begun_after(op, self.target)) is not None:
                     self.begins.add(sums)
                     self.dead.append(op)
                 case ExecOp():
-                    issue_exec(builder, op, self.target, self.places, begins=op in self.begins)
-                    self.dead.append(op)
+                    self._issued(op, issue_exec(builder, op, self.target, self.places, begins=op in self.begins))
                 case func.CallOp():
                     self._call(builder, op)
+                case WaitOp() if self.order == TOKENS:
+                    self._wait(builder, op, op.tokens)
+                    self.dead.append(op)
                 case BarrierOp() | WaitOp():
                     builder.insert(CodeOp("barrier")).location = op.location
                     self.dead.append(op)
@@ -123,12 +142,35 @@ class _Function:
                 case _:
                     pass
 
+    def _issued(self, op: DmaOp | ExecOp, number: SSAValue | None) -> None:
+        if number is not None:
+            number.name_hint = op.token.name_hint
+            op.token.replace_all_uses_with(number)
+            self.numbered[number] = unit_of(op, self.target), op.parent
+        self.dead.append(op)
+
+    def _join(self, builder: Builder, op: ReadyOp) -> None:
+        """A number stands for one command: of several the last, where the others have been waited for."""
+        *first, last = op.dependencies or [materialize(builder, NO_ID)]
+        self._wait(builder, op, first)
+        op.token.replace_all_uses_with(last)
+        self.dead.append(op)
+
+    def _wait(self, builder: Builder, op: Operation, tokens: Sequence[SSAValue]) -> None:
+        """A command that does not run on has no number; of those of a unit in a row the last completes all."""
+        last = {self.numbered[token]: token for token in tokens if token in self.numbered}
+        for token in tokens:
+            is_last = token not in self.numbered or last[self.numbered[token]] is token
+            if isinstance(token.type, IndexType) and is_last:
+                builder.insert(CodeOp(WAIT, id=token)).location = op.location
+
     def _call(self, builder: Builder, op: func.CallOp) -> None:
         """What is on chip is handed over as its address; what else there is to know of it is known to the kernel."""
         for number, value in enumerate(op.arguments):
             if (place := self.places.get(value)) is None:
                 continue
             key = op.callee.string_value(), number
+            place = replace(place, start=place.row(builder, op), within=0)
             known = replace(self.handed.setdefault(key, place), start=place.start)
             if known != place:
                 message = f"two calls of @{key[0]} hand it buffers that lie in different ways"
@@ -136,6 +178,15 @@ class _Function:
             address = materialize(builder, place.start)
             address.name_hint = value.name_hint
             op.operands[number] = address
+
+
+def _require_no_tokens(kernel: func.FuncOp) -> None:
+    """Raise UserError where queues are not all that keeps the commands of a kernel in order."""
+    for op in kernel.walk():
+        if isinstance(op, DmaOp | ExecOp) and any(not is_completed(token) for token in op.dependencies):
+            message = "it waits for a transfer in flight on its own unit, and no queue leads from a unit to itself"
+            notes = ["outstanding = 1 says that a unit completes a transfer before it begins the next"]
+            raise UserError(message, loc=location_of(op), notes=notes, status=UNSUPPORTED)
 
 
 @dataclass(frozen=True)
@@ -194,7 +245,7 @@ class AccelToIssuesPass(ModulePass):
         handed: Handed = {}
         entries = [each for each in op.ops if isinstance(each, func.FuncOp) and each.sym_name.data == ENTRY]
         for function in (*(each for each in entries if not each.is_declaration), *functions):
-            _Function(target, handed).run(function)
+            _Function(target, handed, code.order.data).run(function)
         for entry in entries if code.begin is not None else ():
             Rewriter.insert_op(CodeOp("begin"), InsertPoint.at_start(entry.body.blocks[0]))
 

@@ -10,14 +10,13 @@ from xdsl.builder import Builder
 from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import FloatAttr, IntegerAttr
 from xdsl.ir import Attribute, Operation, SSAValue
-from xdsl.rewriter import InsertPoint
 from xdsl.utils.hints import isa
 
 from penstock.dialects.accel import DmaOp, ExecOp
 from penstock.dialects.accel_issue import IssueOp
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
 from penstock.dialects.machine import DRAM, IMMEDIATE, CommandForm, SpelledPart, TargetOp, Template
-from penstock.dialects.machine.spelling import ANY, EARLIER
+from penstock.dialects.machine.spelling import ANY, EARLIER, NO_ID, SIZE
 from penstock.dialects.mem import element_bytes, memref_of, scope_of, static_strides
 from penstock.lowering.accel_to_issues.domain import Assignment, Dim, Operand, assign, merged, step_of
 from penstock.lowering.accel_to_issues.places import Move, Place, product
@@ -28,8 +27,12 @@ from penstock.passes.index_builder import Index, add, for_loop, materialize, sca
 Places = Mapping[SSAValue, Place]
 
 
-def issue_transfer(builder: Builder, op: DmaOp, target: TargetOp, places: Places) -> None:
-    """The commands that do an `accel.dma`. Raises UserError, located, for what its engine does not spell."""
+def issue_transfer(builder: Builder, op: DmaOp, target: TargetOp, places: Places) -> SSAValue | None:
+    """
+    The commands that do an `accel.dma`, and the number of the last one if they run on.
+
+    Raises UserError, located, for what its engine does not spell.
+    """
     part = target.dmas()[op.engine.data]
     form = _form(part, op)
     side = op.window_side
@@ -48,12 +51,15 @@ def issue_transfer(builder: Builder, op: DmaOp, target: TargetOp, places: Places
     if op.padding is not None and not all(dim.is_whole for dim in dims):
         message = f"{part.title} does not spell the padding of a transfer"
         raise UserError(message, loc=location_of(op), notes=["give it pad_max = 0"], status=UNSUPPORTED)
-    _issue(builder, op, part, form, target, operands, dims)
+    return _issue(builder, op, part, form, target, operands, dims)
 
 
-def issue_exec(builder: Builder, op: ExecOp, target: TargetOp, places: Places, *, begins: bool = False) -> None:
+def issue_exec(
+    builder: Builder, op: ExecOp, target: TargetOp, places: Places, *, begins: bool = False
+) -> SSAValue | None:
     """
-    The commands that do an `accel.exec`; `begins` says that they overwrite the sums that they would add to zeros.
+    The commands that do an `accel.exec`, and the number of the last one if they run on; `begins` says that they
+    overwrite the sums that they would add to zeros.
 
     Raises UserError, located, for what the intrinsic does not spell.
     """
@@ -79,7 +85,7 @@ def issue_exec(builder: Builder, op: ExecOp, target: TargetOp, places: Places, *
         Dim(extent, 0, extent, moves[-1][dim] == Move(), tuple(each[dim] for each in moves))
         for dim, extent in enumerate(extents)
     ]
-    _issue(builder, op, part, form, target, operands, dims, op.immediate_values, begins=begins)
+    return _issue(builder, op, part, form, target, operands, dims, op.immediate_values, begins=begins)
 
 
 def _form(part: SpelledPart, op: Operation) -> CommandForm:
@@ -140,10 +146,11 @@ def _issue(
     immediates: Sequence[Attribute] = (),
     *,
     begins: bool = False,
-) -> None:
-    """Loops over blocks, and in them the command of a block."""
+) -> SSAValue | None:
+    """Loops over blocks, and in them the command of a block; the number of the last one if they run on."""
+    carried = [materialize(builder, NO_ID)] if part.runs_on else []
     if any(dim.is_static and dim.low == dim.high for dim in dims):
-        return
+        return next(iter(carried), None)
     dims = merged(dims)
     assigned = assign(part, form, operands, dims, target)
     for name, shape in form.dims.items():
@@ -155,16 +162,16 @@ def _issue(
     most = {each.dim: each.most for each in assigned.values()}
     indices: list[Index] = []
     sizes: list[Index] = []
+    loops: list[tuple[scf.ForOp, Builder]] = []
     for number, dim in enumerate(dims):
         step = most.get(number, 1)
         if number in most and dim.extent <= step and dim.is_never_empty:
             indices.append(dim.low)
             sizes.append(subtract(builder, dim.high, dim.low))
             continue
-        loop, inner = for_loop(builder, (dim.low, dim.high, step), like=op)
-        inner.insert(scf.YieldOp())
-        builder = Builder(_before_end(loop))
-        index = loop.body.block.args[0]
+        loop, builder = for_loop(builder, (dim.low, dim.high, step), carried, like=op)
+        loops.append((loop, builder))
+        index, *carried = loop.body.block.args
         indices.append(index)
         if step == 1 or (dim.is_whole and dim.extent % step == 0):
             sizes.append(step)
@@ -172,7 +179,12 @@ def _issue(
             left = materialize(builder, subtract(builder, dim.high, index))
             sizes.append(builder.insert(arith.MinSIOp(left, materialize(builder, step))).result)
     block = _Block(builder, op, part, operands, dims, assigned, indices, sizes, begins)
-    block.issue(immediates)
+    issued = block.issue(immediates)
+    found = [issued.id] if issued.id is not None else []
+    for loop, inner in reversed(loops):
+        inner.insert(scf.YieldOp(*found))
+        found = list(loop.results)
+    return next(iter(found), None)
 
 
 def subtract(builder: Builder, left: Index, right: Index) -> Index:
@@ -180,12 +192,6 @@ def subtract(builder: Builder, left: Index, right: Index) -> Index:
     if right == 0 or (isinstance(left, int) and isinstance(right, int)):
         return left if right == 0 else left - right  # pyright: ignore[reportOperatorIssue, reportUnknownVariableType]
     return builder.insert(arith.SubiOp(materialize(builder, left), materialize(builder, right))).result
-
-
-def _before_end(loop: scf.ForOp) -> InsertPoint:
-    last = loop.body.block.last_op
-    assert last is not None
-    return InsertPoint.before(last)
 
 
 @dataclass(frozen=True)
@@ -202,7 +208,7 @@ class _Block:
     sizes: Sequence[Index]
     begins: bool
 
-    def issue(self, immediates: Sequence[Attribute]) -> None:
+    def issue(self, immediates: Sequence[Attribute]) -> IssueOp:
         template = self.part.template
         assert template is not None
         found: dict[str, Index] = {}
@@ -222,9 +228,9 @@ class _Block:
                     address = operand.place.scope.address
                     spelled = Template.of(address.data).names if address is not None else {"offset"}
                     used |= {f"{name}.{field}" for field in spelled}
-            begin = self._begin(operand)
+            place, begin = self._begin(operand)
             for field in sorted(used - {name}):
-                found[field] = self._of_operand(operand, field, begin)
+                found[field] = self._of_operand(operand, field, place, begin)
         for name in self._dim_fields(template.names):
             found[name] = self.sizes[self.assigned[name].dim] if name in self.assigned else 1
         if EARLIER in template.names:
@@ -238,9 +244,9 @@ class _Block:
         for name, index in found.items():
             self._check_bits(name, index, bits.get(name))
         values = {name: materialize(self.builder, index) for name, index in found.items()}
-        issue = IssueOp(self.part.sym_name.data, pointers | values, scopes, self._says())
+        issue = IssueOp(self.part.sym_name.data, pointers | values, scopes, self._says(), runs_on=self.part.runs_on)
         issue.location = self.op.location
-        self.builder.insert(issue)
+        return self.builder.insert(issue)
 
     def _earlier(self) -> Index:
         """0 in the first block of the dims that are summed over, as the loops around it go up from 0."""
@@ -254,24 +260,26 @@ class _Block:
         assert form is not None
         return [name for name in form.dims if name in names]
 
-    def _begin(self, operand: Operand) -> Index:
-        """Granules in the scope, or elements off chip, to where the block begins."""
+    def _begin(self, operand: Operand) -> tuple[Place | None, Index]:
+        """Where the block begins in its scope, or the elements off chip to there."""
         number = self.operands.index(operand)
         moves = [(index, dim.moves[number]) for dim, index in zip(self.dims, self.indices, strict=True)]
         if operand.place is not None:
-            return operand.place.moved(self.builder, moves, self.op).start
+            return operand.place.moved(self.builder, moves, self.op), 0
         start = operand.start
         for index, move in moves:
             start = add(self.builder, start, product(self.builder, index, move.distance // operand.element))
-        return start
+        return None, start
 
-    def _of_operand(self, operand: Operand, field: str, begin: Index) -> Index:
+    def _of_operand(self, operand: Operand, field: str, begin: Place | None, start: Index) -> Index:
         _, place, *dim = field.split(".")
-        if place == "row" or (place == "offset" and operand.place is None):
-            return begin
-        if place in ("offset", "column"):
-            assert operand.place is not None
-            return operand.place.column if place == "column" else scale(self.builder, begin, operand.place.granule)
+        if place == SIZE:
+            return operand.element
+        if place == "offset":
+            return start if begin is None else begin.offset(self.builder)
+        if place in ("row", "column"):
+            assert begin is not None
+            return begin.column if place == "column" else begin.row(self.builder, self.op)
         found = self._step(operand, place, dim[0])
         return 0 if found is None else found
 
@@ -296,6 +304,8 @@ class _Block:
             return _immediate(immediates[0])
         name, place, *dim = value.split(".")
         operand = next(each for each in self.operands if each.form.name == name)
+        if place == SIZE:
+            return operand.element
         if place == "column":
             # Where all of a row lies in one granule there is no next one.
             units = [each for each, is_unit in operand.form.dims.items() if is_unit and each in self.assigned]

@@ -52,6 +52,8 @@ class Place:
     """From one granule of a row to the next, in granules."""
     element: int
     """Bytes of an element."""
+    within: Index = 0
+    """Elements from the start, along a row, in a scope whose addresses are those of bytes."""
 
     @property
     def granule(self) -> int:
@@ -68,8 +70,11 @@ class Place:
         shape, strides, element = type.get_shape(), static_strides(type), element_bytes(type)
         granule = scope.granule_bytes
         dims = list(zip(shape, strides, strict=True))
-        # What lies closer than granules do is along a row.
-        along = [stride * element % granule != 0 and size > 1 for size, stride in dims]
+        # What lies closer than granules do is along a row; so are elements that are granules.
+        along = [
+            size > 1 and (stride * element % granule != 0 or (stride == 1 and granule <= element))
+            for size, stride in dims
+        ]
         row = element * (
             1 + sum((size - 1) * stride for (size, stride), is_in in zip(dims, along, strict=True) if is_in)
         )
@@ -95,6 +100,8 @@ class Place:
     def along_row(self, builder: Builder, elements: Index, op: Operation) -> Index:
         """The granules to the one that begins so many elements into a row. Raises UserError where none does."""
         per = self.per_granule
+        if self.granule < self.element:
+            return product(builder, elements, self.element // self.granule)
         if isinstance(elements, int):
             if elements % per == 0:
                 return elements // per * self.column
@@ -109,11 +116,21 @@ class Place:
 
     def moved(self, builder: Builder, moves: Sequence[tuple[Index, Move]], op: Operation) -> Place:
         """The place of what begins so many steps on."""
-        start, along = self.start, 0
+        start, along = self.start, self.within
         for count, move in moves:
             start = add(builder, start, product(builder, count, move.distance))
             along = add(builder, along, product(builder, count, move.elements))
+        if self.scope.has_bytes_for_addresses:
+            return replace(self, start=start, within=along)
         return replace(self, start=add(builder, start, self.along_row(builder, along, op)))
+
+    def row(self, builder: Builder, op: Operation) -> Index:
+        """The granule that it begins at. Raises UserError, located, where it begins inside one."""
+        return add(builder, self.start, self.along_row(builder, self.within, op))
+
+    def offset(self, builder: Builder) -> Index:
+        """The byte that it begins at."""
+        return add(builder, scale(builder, self.start, self.granule), product(builder, self.within, self.element))
 
 
 def _is_split(op: Operation) -> bool:

@@ -115,6 +115,12 @@ def bind_external_data(model: ModelProto, folder: Path, place: str) -> None:
             _bind(tensor, folder, place)
 
 
+def data_files(model: ModelProto) -> tuple[Path, ...]:
+    """The files with external data of a model whose locations are bound, in the order of its tensors."""
+    external = [tensor for tensor in _tensors(model.graph) if is_external(tensor)]
+    return tuple(dict.fromkeys(Path(_entries(tensor)["location"]) for tensor in external))
+
+
 def mapped(tensor: TensorProto, dtype: np.dtype[np.generic]) -> Array:
     """
     The array of a tensor with external data, read-only: its bytes are read when they are used.

@@ -18,6 +18,7 @@ from xdsl.dialects.builtin import (
     StridedLayoutAttr,
     TensorType,
     UnitAttr,
+    UnknownLoc,
     i64,
 )
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
@@ -363,7 +364,11 @@ class Rebuild:
         assert isinstance(last, tensor.YieldOp)
         padding = self._values[last.operands[0]]
         source = self._values[pad.source]
-        self._copy(mem.CopyOp(source, dest, source_offsets=offsets, padding=padding))
+        copy = mem.CopyOp(source, dest, source_offsets=offsets, padding=padding)
+        self._copy(copy)
+        if isinstance(copy.location, UnknownLoc):
+            # What slices the padded tensor may come from no node: the pad does.
+            copy.location = pad.location
 
     def _copy(self, copy: mem.CopyOp) -> None:
         if is_explicit(self._current):

@@ -8,6 +8,7 @@ from typing import Any
 from xdsl.dialects import arith
 from xdsl.ir import Operation
 
+from penstock.dialects.upstream.arith import refuse_rounding_mode
 from penstock.lowering.codegen.text import Expr
 from penstock.lowering.codegen.types import CType
 from penstock.lowering.to_c.emitter import FunctionEmitter
@@ -89,6 +90,7 @@ def _float_to_integer(emitter: FunctionEmitter, op: arith.FPToSIOp | arith.FPToU
 
 
 def _convert_float(emitter: FunctionEmitter, op: arith.ExtFOp | arith.TruncFOp) -> Expr:
+    refuse_rounding_mode(op)
     source, ctype = emitter.ctype(op.input), emitter.result_type(op)
     operand = emitter.scalar(op.input)
     if source.bits == 64 and (ctype.name == "f16" or ctype.bits < 16):

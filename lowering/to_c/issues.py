@@ -6,6 +6,8 @@ from xdsl.dialects.builtin import StringAttr
 
 from penstock.dialects.accel_issue import CodeOp, IssueOp, SetOp, SpelledOp
 from penstock.dialects.machine import TargetOp, Template
+from penstock.dialects.machine.spelling import ID
+from penstock.lowering.codegen.text import Expr
 from penstock.lowering.codegen.views import View, unsupported
 from penstock.lowering.to_c.emitter import FunctionEmitter
 
@@ -29,6 +31,10 @@ def emit_issue(emitter: FunctionEmitter, op: IssueOp) -> None:
             values[operand] = f"({spelled.fill({place: values[f'{operand}.{place}'] for place in spelled.names})})"
     if op.says is not None:
         emitter.writer.comment(op.says.data)
+    if op.id is not None:
+        values[ID] = emitter.name(op.id)
+        emitter.values[op.id] = Expr(values[ID], is_atom=True)
+        emitter.writer.line(f"int64_t {values[ID]};")
     _write(emitter, part.template, values)
 
 
@@ -50,7 +56,7 @@ def emit_code(emitter: FunctionEmitter, op: CodeOp) -> None:
             symbol = emitter.program.symbols[name]
             known = {"name": f'"{symbol}"', "pointer": symbol, "bytes": f"sizeof {symbol}", "writable": "0"}
             _write(emitter, region, known)
-    _write(emitter, Template.of(text), {})
+    _write(emitter, Template.of(text), {} if op.id is None else {ID: emitter.scalar(op.id).atom})
 
 
 def _text_of(target: TargetOp, op: CodeOp) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from xdsl.dialects import arith
 from xdsl.ir import Operation
 
+from penstock.dialects.upstream.arith import refuse_rounding_mode
 from penstock.lowering.codegen.types import CType
 from penstock.lowering.to_llvm.emitter import LlvmEmitter, Rule
 from penstock.lowering.to_llvm.small_floats import from_storage, to_storage
@@ -60,6 +61,7 @@ def float_constant(emitter: LlvmEmitter, ctype: CType, number: float) -> str:
 
 
 def _convert_float(emitter: LlvmEmitter, op: arith.ExtFOp | arith.TruncFOp) -> str:
+    refuse_rounding_mode(op)
     source, ctype = emitter.ctype(op.input), emitter.result_type(op)
     operand = emitter.operand(op.input)
     if source.bits == 64 and (ctype.name == "f16" or ctype.bits < 16):

@@ -13,7 +13,7 @@ from xdsl.ir import Block, Operation
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint
 
-from penstock.dialects.accel_issue import CodeOp, IssueOp, SetOp
+from penstock.dialects.accel_issue import WAIT, CodeOp, IssueOp, SetOp
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.functions import body_block
 from penstock.dialects.machine import StateOp, TargetOp
@@ -177,12 +177,14 @@ class IssueCounts:
     """States that would be, were they set before each command."""
     barriers: int
     """How often the processor waits for all of them."""
+    waits: int
+    """How often it waits for one."""
 
 
 def issue_counts(module: ModuleOp) -> IssueCounts:
     """What the kernels of a module issue, of loops with bounds that are not constants a single iteration."""
     target, functions = machine_kernels(module)
-    commands = settings = every_time = barriers = 0
+    commands = settings = every_time = barriers = waits = 0
     for function in functions:
         for op, times in _with_trips(function.body.block, 1):
             match op:
@@ -193,9 +195,11 @@ def issue_counts(module: ModuleOp) -> IssueCounts:
                     settings += times
                 case CodeOp() if op.key.data == "barrier":
                     barriers += times
+                case CodeOp() if op.key.data == WAIT:
+                    waits += times
                 case _:
                     pass
-    return IssueCounts(commands, settings, every_time, barriers)
+    return IssueCounts(commands, settings, every_time, barriers, waits)
 
 
 def _with_trips(block: Block, times: int) -> Iterator[tuple[Operation, int]]:

@@ -2,90 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects import func, scf
+from xdsl.dialects import func
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from penstock.dialects.accel import BarrierOp, ReadyOp, TokenType, WaitOp
+from penstock.dialects.accel import BarrierOp
 from penstock.dialects.functions import body_block
 from penstock.passes.accel.accel_check_hazards import check_hazards
-from penstock.passes.analysis.commands.program import CommandOp
+from penstock.passes.accel.waiting import Waiting
 from penstock.passes.analysis.kernels import machine_kernels
-from penstock.passes.analysis.loops import trip_count
 from penstock.passes.schedule.ordering.tokens import strip
-
-Pending = frozenset[SSAValue]
-"""The tokens that may be of commands that are not complete."""
-
-
-@dataclass
-class _Barriers:
-    """Where barriers go: each op that one comes before."""
-
-    before: set[Operation] = field(default_factory=set[Operation])
-
-    def block(self, block: Block, pending: Pending) -> Pending:
-        """What may not be complete at the end of a block, which begins with `pending`, all its barriers noted."""
-        for op in block.ops:
-            match op:
-                case BarrierOp():
-                    pending = frozenset()
-                case _ if isinstance(op, CommandOp | WaitOp):
-                    waits = op.tokens if isinstance(op, WaitOp) else op.dependencies
-                    if not pending.isdisjoint(waits):
-                        self.before.add(op)
-                        pending = frozenset()
-                    if isinstance(op, CommandOp):
-                        pending |= {op.token}
-                case ReadyOp():
-                    if not pending.isdisjoint(op.dependencies):
-                        pending |= {op.token}
-                case scf.ForOp():
-                    pending = self.loop(op, pending)
-                case scf.IfOp():
-                    ends = [self.block(region.block, pending) for region in op.regions if region.blocks]
-                    tokens = {result for result in op.results if isinstance(result.type, TokenType)}
-                    pending = pending.union(*ends, tokens)
-                case _:
-                    pass
-        return pending
-
-    def loop(self, op: scf.ForOp, pending: Pending) -> Pending:
-        """
-        A loop waits once before it where it would wait in each iteration for what is outside.
-        """
-        inside, after = self._loop(op, pending)
-        waiting, after_waiting = self._loop(op, frozenset())
-        if pending and len(waiting) < len(inside):
-            waiting, after = waiting | {op}, after_waiting
-        else:
-            waiting = inside
-        self.before |= waiting
-        return after
-
-    def _loop(self, op: scf.ForOp, pending: Pending) -> tuple[set[Operation], Pending]:
-        """The barriers of a loop that begins with `pending`, and what may not be complete after it."""
-        body = op.body.block
-        terminator = body.last_op
-        assert isinstance(terminator, scf.YieldOp)
-        carried = [n for n, value in enumerate(op.iter_args) if isinstance(value.type, TokenType)]
-        begin = pending | {body.args[1 + n] for n in carried if op.iter_args[n] in pending}
-        while True:
-            trial = _Barriers()
-            end = trial.block(body, begin)
-            # What an iteration leaves, the next one begins with.
-            again = begin | end | {body.args[1 + n] for n in carried if terminator.operands[n] in end}
-            if again == begin:
-                break
-            begin = again
-        results = {op.results[n] for n in carried if terminator.operands[n] in end or op.iter_args[n] in pending}
-        left = end if trip_count(op) else end | pending
-        return trial.before, left | results
 
 
 @dataclass(frozen=True)
@@ -137,7 +67,7 @@ class AccelTokensToBarriersPass(ModulePass):
         check_hazards(op)
 
     def _kernel(self, function: func.FuncOp) -> None:
-        barriers = _Barriers()
+        barriers = Waiting(lambda token, pending: tuple(pending), early=True)
         barriers.block(body_block(function, "ordered by barriers"), frozenset())
         for op in barriers.before:
             barrier = BarrierOp()

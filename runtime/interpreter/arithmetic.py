@@ -25,7 +25,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
 from penstock.dialects.element_bits import DType
-from penstock.dialects.upstream.arith import RemFOp
+from penstock.dialects.upstream.arith import RemFOp, refuse_rounding_mode
 from penstock.runtime.interpreter import bits
 from penstock.runtime.interpreter.values import dtype_of, element_of, width_of
 
@@ -330,6 +330,7 @@ def _cast(target: DType) -> Unary:
 
 def _convert(op: Any) -> Unary:
     """Extension, truncation and the signed conversions: NumPy's own. A true i1 is -1."""
+    refuse_rounding_mode(op)
     target = dtype_of(op.results[0].type, op)
     if target.kind == "b":
         return lambda a: (a & 1).astype(np.bool_)

@@ -194,6 +194,8 @@ def _rank(execution: Execution, op: memref.RankOp, args: Sequence[Any]) -> Seque
 @interprets(memref.CopyOp)
 def _memref_copy(execution: Execution, op: memref.CopyOp, args: Sequence[Any]) -> Sequence[Any]:
     source, dest = args
+    if source.shape != dest.shape:
+        raise UserError(f"a copy of {list(source.shape)} elements to {list(dest.shape)}", loc=location_of(op))
     undefined = copied(source, op, None, dest)
     array_of(dest)[...] = array_of(source)
     written(dest)

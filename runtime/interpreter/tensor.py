@@ -106,6 +106,8 @@ def _pad(execution: Execution, op: tensor.PadOp, args: Sequence[Any]) -> Sequenc
         result_box.append(slice(max(before, 0), max(before, 0) + last - first))
     if any(size < 0 for size in shape):
         raise UserError(f"the padded shape is {shape}", loc=location_of(op))
+    if any(given >= 0 and given != size for given, size in zip(op.result.type.get_shape(), shape, strict=True)):
+        raise UserError(f"the padded shape is {shape}, and not that of {op.result.type}", loc=location_of(op))
     result = np.full(shape, value, source.dtype)
     result[tuple(result_box)] = source[tuple(source_box)]
     return (result,)

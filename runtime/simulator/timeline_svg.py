@@ -22,7 +22,7 @@ WIDTH = 960
 _LEFT, _RIGHT, _TOP, _BOTTOM = 110, 20, 60, 60
 _ROW, _GAP = 26, 8
 _LETTER = 6.2
-_COLOURS = {
+COLOURS = {
     "busy": "#3b7dd8",
     "bus": "#e08b2d",
     "latency": "#f2c14e",
@@ -32,7 +32,7 @@ _COLOURS = {
     "barrier": "#7f8c8d",
     "done": "#f4f4f4",
 }
-_MEANING = {
+MEANINGS = {
     "busy": "works",
     "bus": "waits for its bus",
     "latency": "latency",
@@ -63,7 +63,7 @@ def _lines(run: ProgramRun, window: CycleWindow, title: str) -> Iterator[str]:
     for number, (name, kinds, pixels) in enumerate(rows):
         top = _TOP + number * (_ROW + _GAP)
         yield f'<text x="{_LEFT - 8}" y="{top + _ROW / 2 + 3.5}" text-anchor="end">{xml_text(name)}</text>'
-        yield f'<rect x="{_LEFT}" y="{top}" width="{WIDTH}" height="{_ROW}" fill="{_COLOURS[DONE]}"/>'
+        yield f'<rect x="{_LEFT}" y="{top}" width="{WIDTH}" height="{_ROW}" fill="{COLOURS[DONE]}"/>'
         changes = np.flatnonzero(np.diff(pixels)) + 1
         for left, right in zip([0, *changes.tolist()], [*changes.tolist(), WIDTH], strict=True):
             kind = kinds[int(pixels[left])]
@@ -72,10 +72,10 @@ def _lines(run: ProgramRun, window: CycleWindow, title: str) -> Iterator[str]:
                 continue
             shown[word] = None
             place = f'x="{_LEFT + left}" y="{top}" width="{right - left}" height="{_ROW}"'
-            what = kind if " " in kind else _MEANING[word]
-            yield f'<rect {place} fill="{_COLOURS[word]}"><title>{xml_text(f"{name}: {what}")}</title></rect>'
+            what = kind if " " in kind else MEANINGS[word]
+            yield f'<rect {place} fill="{COLOURS[word]}"><title>{xml_text(f"{name}: {what}")}</title></rect>'
     yield from _axis(window, height)
-    yield from _legend([kind for kind in _COLOURS if kind in shown], height)
+    yield from _legend([kind for kind in COLOURS if kind in shown], height)
     yield "</svg>"
 
 
@@ -145,6 +145,6 @@ def _axis(window: CycleWindow, height: int) -> Iterator[str]:
 def _legend(kinds: list[str], height: int) -> Iterator[str]:
     x = float(_LEFT)
     for kind in kinds:
-        yield f'<rect x="{x:.2f}" y="{height - 20}" width="10" height="10" fill="{_COLOURS[kind]}"/>'
-        yield f'<text x="{x + 14:.2f}" y="{height - 11}">{_MEANING[kind]}</text>'
-        x += 14 + _LETTER * len(_MEANING[kind]) + 16
+        yield f'<rect x="{x:.2f}" y="{height - 20}" width="10" height="10" fill="{COLOURS[kind]}"/>'
+        yield f'<text x="{x + 14:.2f}" y="{height - 11}">{MEANINGS[kind]}</text>'
+        x += 14 + _LETTER * len(MEANINGS[kind]) + 16

@@ -15,7 +15,10 @@ from penstock.passes.analysis.commands.program import Kind, MachineModel, Progra
 from penstock.passes.analysis.commands.region import Region
 
 Graph = list[set[int]]
-"""Of each event those that come after it: 2n is the start of command n, 2n + 1 its end."""
+"""
+Of each event those that come after it: 3n is the start of command n, 3n + 1 the moment when it has read and written
+all, 3n + 2 its end, when it has made its pushes; after those of all commands come the pushes, one by one.
+"""
 
 
 def alone(model: MachineModel, program: Program, number: int) -> bool:
@@ -34,40 +37,59 @@ def pushes_and_pops(program: Program) -> tuple[dict[QueueName, list[int]], dict[
     return pushes, pops
 
 
+def push_events(program: Program) -> dict[QueueName, list[int]]:
+    """For each queue the events of its pushes, in their order."""
+    found: dict[QueueName, list[int]] = {queue.name: [] for queue in program.machine.queues}
+    event = 3 * len(program.commands)
+    for command in program.commands:
+        for name in command.pushes:
+            found[name].append(event)
+            event += 1
+    return found
+
+
 def events(program: Program, after: Sequence[Sequence[int]] | None = None, *, room: bool = False) -> Graph | None:
     """The order of events; None if a token is never signalled. With `room`, pushes wait until there is room."""
     commands = program.commands
-    graph: Graph = [set() for _ in range(2 * len(commands))]
+    graph: Graph = [set() for _ in range(3 * len(commands) + sum(len(command.pushes) for command in commands))]
+    push = 3 * len(commands)
     for number, command in enumerate(commands):
-        graph[2 * number].add(2 * number + 1)
+        start, complete, end = 3 * number, 3 * number + 1, 3 * number + 2
+        graph[start].add(complete)
+        graph[complete].add(end)
         before = [other for other in range(number) if commands[other].unit == command.unit]
         for other in before:
-            graph[2 * other].add(2 * number)
+            graph[3 * other].add(start)
             if alone(program.machine, program, number) or commands[other].kind is not Kind.TRANSFER:
-                graph[2 * other + 1].add(2 * number)
+                graph[3 * other + 2].add(start)
         for other in command.after if after is None else after[number]:
-            graph[2 * other + 1].add(2 * number)
+            graph[3 * other + 2].add(start)
+        last = complete
+        for _ in command.pushes:
+            # Tokens go into a queue in the order of the commands of the unit, one after the other.
+            graph[last].add(push)
+            for other in before:
+                graph[3 * other + 2].add(push)
+            last, push = push, push + 1
+        graph[last].add(end)
     for barrier in program.barriers:
         for other in range(barrier):
             for number in range(barrier, len(commands)):
-                graph[2 * other + 1].add(2 * number)
-    pushes, pops = pushes_and_pops(program)
+                graph[3 * other + 2].add(3 * number)
+    pushes, (_, pops) = push_events(program), pushes_and_pops(program)
     for queue in program.machine.queues:
         into, out = pushes[queue.name], pops[queue.name]
         if len(out) > len(into) + queue.initial:
             return None
         for number, taker in enumerate(out[queue.initial :]):
-            source = into[number]
-            for other in range(source + 1):
-                if commands[other].unit == commands[source].unit:
-                    graph[2 * other + 1].add(2 * taker)
+            graph[into[number]].add(3 * taker)
         if room and queue.blocks:
-            for number, source in enumerate(into):
+            for number, event in enumerate(into):
                 taker = queue.initial + number - queue.capacity
                 if taker >= len(out):
                     return None
                 if taker >= 0:
-                    graph[2 * out[taker]].add(2 * source + 1)
+                    graph[3 * out[taker]].add(event)
     return graph
 
 
@@ -108,9 +130,9 @@ def reached(graph: Graph) -> NDArray[np.bool_]:
     return found
 
 
-def ordered(graph: Graph) -> NDArray[np.bool_]:
-    """Whether a command is complete before another starts."""
-    return reached(graph)[1::2, 0::2]
+def ordered(graph: Graph, count: int) -> NDArray[np.bool_]:
+    """Whether a command has read and written all before another starts."""
+    return reached(graph)[1 : 3 * count : 3, 0 : 3 * count : 3]
 
 
 def touched(region: Region) -> set[tuple[str, int, int]]:
@@ -123,7 +145,7 @@ def touched(region: Region) -> set[tuple[str, int, int]]:
 
 def races(program: Program, graph: Graph) -> set[tuple[int, int]]:
     """The pairs of commands that touch a common byte in no order, one of them writing; the earlier one first."""
-    before = ordered(graph)
+    before = ordered(graph, len(program.commands))
     reads = [set[tuple[str, int, int]]().union(*map(touched, command.reads)) for command in program.commands]
     writes = [set[tuple[str, int, int]]().union(*map(touched, command.writes)) for command in program.commands]
     return {
@@ -139,15 +161,15 @@ def races(program: Program, graph: Graph) -> set[tuple[int, int]]:
 def overflows(program: Program, graph: Graph) -> set[QueueName]:
     """The queues of the kind that must never be full into which a push may come too early."""
     before = reached(graph)
-    pushes, pops = pushes_and_pops(program)
+    pushes, (_, pops) = push_events(program), pushes_and_pops(program)
     found: set[QueueName] = set()
     for queue in program.machine.queues:
-        for number, source in enumerate(pushes[queue.name]):
+        for number, event in enumerate(pushes[queue.name]):
             taker = queue.initial + number - queue.capacity
             if queue.blocks or taker < 0:
                 continue
             out = pops[queue.name]
-            if taker >= len(out) or not before[2 * out[taker], 2 * source + 1]:
+            if taker >= len(out) or not before[3 * out[taker], event]:
                 found.add(queue.name)
     return found
 
@@ -157,4 +179,4 @@ def redundant(program: Program, changed: Sequence[Sequence[int]]) -> bool:
     mine, theirs = events(program), events(program, changed)
     assert mine is not None
     assert theirs is not None
-    return bool(np.array_equal(ordered(mine), ordered(theirs)))
+    return bool(np.array_equal(ordered(mine, len(changed)), ordered(theirs, len(changed))))

@@ -40,6 +40,7 @@ FLOATS, INTEGERS = ("digits", "squeezenet"), ("int8_cnn",)
 CASES = {
     # Without intrinsics: its cores would be filled by ordinary copies, so all is left to the host.
     "epiphany-iii": Case(INTEGERS, INT, 0.0),
+    "cortex-m7-nn": Case(INTEGERS, INT, 1.0),
     "gemmini": Case(INTEGERS, INT, 1.0),
     "gemmini-fp32": Case(FLOATS, F32, 1.0),
     "h100-sm": Case(FLOATS, F16, 1.0),
@@ -48,6 +49,7 @@ CASES = {
     "rapid-core-like": Case(FLOATS, F16, 1.0),
     "smaug-smv": Case(FLOATS, F16, 1.0),
     "snax-opengemm": Case(INTEGERS, INT, 1.0),
+    "snitch-cluster": Case(FLOATS, F32, 1.0),
     # It wants blocks of 16x16 weights that adjoin; no layout stores them so yet.
     "vta-fsim": Case(INTEGERS, INT, 0.0),
     "vta-pynq": Case(INTEGERS, INT, 0.0),

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from one_node import onnxruntime_of
-from random_models import random_model
 
 from penstock.runtime.engine import Engine
+from penstock.tools.fuzz.onnx_models import random_model
 
 if TYPE_CHECKING:
     from tests.conftest import Command

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from in_c import needs_compiler
-from random_models import random_model
 
 import penstock
 from penstock.dialects.upstream.scf import THREADS, ForallOp
 from penstock.runtime.engine import Engine
 from penstock.runtime.interpreter import read_order
 from penstock.runtime.llvm import has_llvm
+from penstock.tools.fuzz.onnx_models import random_model
 
 
 def check(seed: int, machine: str | None) -> int:

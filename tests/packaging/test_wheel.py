@@ -72,6 +72,7 @@ def test_the_wheel_holds_every_module_and_data_file_of_the_source_tree(wheel: Pa
     expected |= {f"penstock/{path.relative_to(repository)}" for path in (repository / "runtime").rglob("*.h")}
     code = (repository / "machines" / "code").rglob("*")
     expected |= {f"penstock/{path.relative_to(repository)}" for path in code if path.is_file()}
+    expected |= {f"penstock/tools/report/{name}" for name in ("page.html", "page.css", "page.js", "pictures.js")}
     expected |= {"penstock/__init__.py", "penstock/py.typed"}
     assert "penstock/machines/gemmini-fp32.toml" in expected
     assert expected <= names, f"missing: {sorted(expected - names)}"

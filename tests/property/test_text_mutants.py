@@ -11,14 +11,10 @@ import pytest
 
 from penstock.lowering.from_text import read_text, split_text
 from penstock.runtime.compiler import pipeline
+from penstock.tools.fuzz.text_mutants import mutant
 from penstock.tools.opt import run
 
 ROOT = Path(__file__).parents[1]
-TOKEN = re.compile(
-    r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|[%#!@^]?[A-Za-z_][\w$.]*|[%^#]\d+|0x[0-9a-fA-F]+|\d+(?:\.\d*(?:e[-+]?\d+)?)?|->|\S|\s+'
-)
-NUMBERS = ("0", "1", "-1", "4294967296", "9223372036854775807", "99999999999999999999", "-99999999999999999999", "0xFF",
-           "1.0e999", "1.5", "?", "true")  # fmt: skip
 PLACE = re.compile(r"^[^\n]*?:\d+:\d+: error: .", re.MULTILINE)
 NETWORK = """func.func @main(%x: tensor<1x2x6x6xf32>, %w: tensor<4x2x3x3xf32>) -> (tensor<1x4x3x3xf32> {graph.name = "y"}) {
   %c = graph.constant dense<[[[1.5]], [[-2.0]], [[0x7F800000]], [[0.1]]]> : tensor<4x1x1xf32>
@@ -54,32 +50,6 @@ def emitted(folder: Path, levels: Sequence[tuple[str, str | None]]) -> Iterator[
         yield target.read_text()
         assert run([str(target), "--print-op-generic", "-o", str(target)]) == 0
         yield target.read_text()
-
-
-def mutant(rng: random.Random, text: str) -> str:
-    """The text with one or two tokens deleted, doubled, exchanged, replaced, or turned into another number."""
-    tokens = TOKEN.findall(text)
-    solid = [at for at, token in enumerate(tokens) if not token.isspace()]
-    for _ in range(rng.choice((1, 1, 2))):
-        at, other = rng.choice(solid), rng.choice(solid)
-        numbers = [place for place in solid if tokens[place][:1].isdigit()]
-        match rng.randrange(6):
-            case 0:
-                tokens[at] = ""
-            case 1:
-                tokens[at] += " " + tokens[at]
-            case 2:
-                tokens[at], tokens[other] = tokens[other], tokens[at]
-            case 3:
-                tokens[at] = tokens[other]
-            case 4 if numbers:
-                tokens[rng.choice(numbers)] = rng.choice(NUMBERS)
-            case _:
-                # An integer type has its number in its name.
-                tokens[at] = re.sub(r"\d+", lambda _: rng.choice(NUMBERS).lstrip("-"), tokens[at])
-        if not any(token.strip() for token in tokens):
-            return ""
-    return "".join(tokens)
 
 
 def faults(text: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> str | None:

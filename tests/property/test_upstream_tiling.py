@@ -10,7 +10,6 @@ from random import Random
 import numpy as np
 import pytest
 from programs import checked
-from tensor_programs import inputs_of, kernel_of
 from xdsl.dialects import scf
 from xdsl.dialects.builtin import TensorType
 from xdsl.dialects.linalg.ops import GenericOp
@@ -27,6 +26,7 @@ from penstock.passes.schedule.schedule import Schedule
 from penstock.passes.schedule.sections import START
 from penstock.runtime.interpreter import run_module
 from penstock.runtime.pass_manager import read_pipeline, run_passes, verify
+from penstock.tools.fuzz.tensor_programs import inputs_of, kernel_of
 
 MLIR_OPT = shutil.which("mlir-opt-19")
 pytestmark = pytest.mark.skipif(MLIR_OPT is None, reason="mlir-opt-19 is not installed")

@@ -18,7 +18,6 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from tests.support import schedule_moves
-from tests.support.loop_programs import loop_program
 from tests.support.schedule_moves import apply_moves
 from tests.support.scheduled_on_machines import machine_case, shipped_program, toy_program
 from tests.support.scheduled_programs import (
@@ -32,7 +31,6 @@ from tests.support.scheduled_programs import (
     program_of,
     require_equal,
 )
-from tests.support.tensor_programs import tensor_program
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.transform import NamedSequenceOp
 
@@ -43,6 +41,8 @@ from penstock.passes.schedule.schedule import Schedule
 from penstock.passes.schedule.sections import LOOPS, START
 from penstock.runtime.pass_manager import read_pipeline, run_passes
 from penstock.runtime.schedules import schedules_text
+from penstock.tools.fuzz.loop_programs import loop_program
+from penstock.tools.fuzz.tensor_programs import tensor_program
 
 
 def host_program(seed: int) -> Program:

@@ -21,7 +21,6 @@ from tests.support.scheduled_programs import (
     program_of,
     require_equal,
 )
-from tests.support.tensor_programs import tensor_program
 from tests.support.toy_machine import toy_machine
 from xdsl.dialects.func import FuncOp
 from xdsl.passes import ModulePass
@@ -44,6 +43,7 @@ from penstock.runtime.pass_manager import run_passes
 from penstock.runtime.proofs import prove
 from penstock.runtime.schedules import read_schedules, schedules_text
 from penstock.runtime.simulator.run import run_program
+from penstock.tools.fuzz.tensor_programs import tensor_program
 
 PROOFS = ("mem-verify", "accel-check-hazards")
 """Passes that refuse what no schedule may have made."""

@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from tests.support.tensor_programs import inputs_of
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 from xdsl.dialects.transform import NamedSequenceOp
@@ -34,6 +33,7 @@ from penstock.passes.schedule.schedule import Schedule
 from penstock.runtime.interpreter import run_module
 from penstock.runtime.native import load_native
 from penstock.runtime.pass_manager import verify
+from penstock.tools.fuzz.tensor_programs import inputs_of
 
 Array = NDArray[Any]
 Op = TypeVar("Op", bound=Operation)

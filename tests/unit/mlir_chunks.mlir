@@ -341,3 +341,75 @@ module @m attributes {a.b = 1 : i32} {
   module {
   }
 }
+// -----
+// elements
+func.func @elements() {
+  "u.a"() {a = sparse<[[0, 0], [1, 2]], [1, 5]> : tensor<3x4xi32>, b = sparse<0, "a"> : tensor<1x1x1x!u.str>, c = dense<["x", "y\0A"]> : tensor<2x!u.str>, d = dense<"s"> : tensor<2x2x!u.str>, e = sparse<> : tensor<4xf32>, f = sparse<[[1], [2]], [2.5, 1.5]> : vector<4xf32>, g = affine_map<(d0)[s0, s1] -> (-d0, -(d0 + s0) * 2, s0 * s1)>} : () -> ()
+  return
+}
+// -----
+// shapes of arith
+func.func @arith(%a: tensor<?x4xf32>, %b: vector<4xf32>, %c: tensor<4xindex>, %v: vector<[4]xi32>, %h: vector<4xf16>, %i: vector<4xi8>, %p: i1, %f: f32) {
+  %0 = arith.cmpf olt, %a, %a : tensor<?x4xf32>
+  %1 = arith.cmpf une, %b, %b fastmath<nnan,ninf> {u.x} : vector<4xf32>
+  %2 = arith.cmpi ult, %c, %c : tensor<4xindex>
+  %3 = arith.select %0, %a, %a : tensor<?x4xi1>, tensor<?x4xf32>
+  %4 = arith.cmpi eq, %v, %v : vector<[4]xi32>
+  %5 = arith.extf %h fastmath<contract> : vector<4xf16> to vector<4xf32>
+  %6 = arith.truncf %5 toward_zero fastmath<nnan> : vector<4xf32> to vector<4xf16>
+  %7 = arith.extsi %i : vector<4xi8> to vector<4xi32>
+  %8 = arith.select %p, %a, %a : tensor<?x4xf32>
+  %9 = arith.truncf %f : f32 to bf16
+  %10 = arith.index_cast %7 : vector<4xi32> to vector<4xindex>
+  %11 = arith.fptosi %b : vector<4xf32> to vector<4xi8>
+  return
+}
+// -----
+// shapes of tensor
+func.func @tensor(%t: tensor<?x8xf32>, %s: tensor<4x8xf32>, %f: tensor<f32>, %n: index, %v: f32) {
+  %0 = tensor.pad %t low[0, %n] high[%n, 2] {
+  ^bb0(%i: index, %j: index):
+    tensor.yield %v : f32
+  } : tensor<?x8xf32> to tensor<?x16xf32>
+  %1 = tensor.pad %s low[%n, 0] high[%n, 0] {
+  ^bb0(%i: index, %j: index):
+    tensor.yield %v : f32
+  } : tensor<4x8xf32> to tensor<10x8xf32>
+  %2 = tensor.expand_shape %f [] output_shape [1, 1] : tensor<f32> into tensor<1x1xf32>
+  %shape = arith.constant dense<[1, 2]> : tensor<2xi32>
+  %3 = tensor.reshape %t(%shape) : (tensor<?x8xf32>, tensor<2xi32>) -> tensor<1x2xf32>
+  return
+}
+// -----
+// shapes of linalg
+func.func @linalg(%a: tensor<4x8xi32>, %b: tensor<8x16xi32>, %c: tensor<4x16xi32>, %x: tensor<16x32x64xf32>, %y: tensor<16x64xf32>, %i: memref<1x4x8x8xf32>, %w: memref<8x4x3x3xf32>, %o: memref<1x8x6x6xf32>) {
+  %0 = linalg.matmul {cast = #linalg.type_fn<cast_unsigned>} ins(%a, %b : tensor<4x8xi32>, tensor<8x16xi32>) outs(%c : tensor<4x16xi32>) -> tensor<4x16xi32>
+  %1:2 = linalg.reduce ins(%x, %x : tensor<16x32x64xf32>, tensor<16x32x64xf32>) outs(%y, %y : tensor<16x64xf32>, tensor<16x64xf32>) dimensions = [1]
+    (%in: f32, %in2: f32, %out: f32, %out2: f32) {
+      %2 = arith.addf %out, %in : f32
+      linalg.yield %2, %in2 : f32, f32
+    }
+  linalg.conv_2d_nchw_fchw ins(%i, %w : memref<1x4x8x8xf32>, memref<8x4x3x3xf32>) outs(%o : memref<1x8x6x6xf32>)
+  return
+}
+// -----
+// layouts of memref
+memref.global @public : memref<2xf32>
+func.func @memref(%m: memref<8x16xf32, affine_map<(d0, d1)[s0] -> (d0 * 16 + d1 + s0)>>, %i: index, %u: memref<*xf32>, %A: memref<256xf32>, %B: memref<256xf32, 1>, %tag: memref<1xf32>, %z: memref<f32>) {
+  %0 = memref.subview %m[%i, 0][4, 8][1, 1] : memref<8x16xf32, affine_map<(d0, d1)[s0] -> (d0 * 16 + d1 + s0)>> to memref<4x8xf32, strided<[16, 1], offset: ?>>
+  %1 = memref.reinterpret_cast %u to offset: [0], sizes: [10], strides: [1] : memref<*xf32> to memref<10xf32>
+  memref.copy %u, %u : memref<*xf32> to memref<*xf32>
+  memref.dma_start %A[%i], %B[%i], %i, %tag[%i], %i, %i : memref<256xf32>, memref<256xf32, 1>, memref<1xf32>
+  memref.dma_wait %tag[%i], %i : memref<1xf32>
+  %2 = memref.expand_shape %z [] output_shape [1, 1] : memref<f32> into memref<1x1xf32>
+  return
+}
+// -----
+// buffers
+func.func @buffers(%t: tensor<?x4xf32>, %m: memref<?x4xf32, strided<[?, ?], offset: ?>>, %s: memref<4xf32, "spad">) -> tensor<?x4xf32> {
+  %0 = bufferization.to_tensor %m restrict writable : memref<?x4xf32, strided<[?, ?], offset: ?>>
+  bufferization.materialize_in_destination %t in restrict writable %m : (tensor<?x4xf32>, memref<?x4xf32, strided<[?, ?], offset: ?>>) -> ()
+  %1 = bufferization.alloc_tensor() copy(%t) {memory_space = 1 : i64} : tensor<?x4xf32>
+  %2 = bufferization.to_tensor %s : memref<4xf32, "spad">
+  return %0 : tensor<?x4xf32>
+}

@@ -484,6 +484,27 @@ def test_a_clipped_transfer_that_nobody_filled_leaves_undefined_bytes() -> None:
         run_function(module, "f", [x, y, -1, 2])
 
 
+def test_a_transfer_of_undefined_elements_leaves_undefined_ones() -> None:
+    body = """
+      %a = mem.buffer at 0 : memref<2x2xf32, "spad">
+      %t = accel.dma %x[0, 0] to %a clipped on "mvin" : memref<1x2xf32> to memref<2x2xf32, "spad">
+      %b = mem.buffer at 64 : memref<2x2xf32>
+      %u = accel.dma %a to %b on "mvout" after (%t) : memref<2x2xf32, "spad"> to memref<2x2xf32>
+      accel.barrier
+      mem.copy %b[%row, 0] to %y : memref<2x2xf32> to memref<1x2xf32>
+    """
+    x, y = np.array([[3, 4]], np.float32), np.zeros((1, 2), np.float32)
+    module = kernel_of(body, "%x: memref<1x2xf32>", "%y: memref<1x2xf32>", "%row: index")
+    for seed in SEEDS:
+        run_function(module, "f", [x, y, 0], seed=seed)
+        assert y.tolist() == [[3, 4]]
+        with pytest.raises(UserError, match=r"mem\.copy reads element \[1, 0\] of %b .* which was never written"):
+            run_function(module, "f", [x, y, 1], seed=seed)
+    module = kernel_of(body.replace("after (%t)", ""), "%x: memref<1x2xf32>", "%y: memref<1x2xf32>", "%row: index")
+    with pytest.raises(UserError, match="no happens-before between the two"):
+        run_function(module, "f", [x, y, 0], seed=0)
+
+
 def test_a_transfer_out_is_clipped_at_the_edge_of_its_destination() -> None:
     body = """
       %a = mem.buffer at 0 : memref<3x3xf32, "spad">

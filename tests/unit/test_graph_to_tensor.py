@@ -460,6 +460,11 @@ def test_normalisations_agree(rng: np.random.Generator, shape: list[int], data: 
     )
 
 
+def test_an_even_window_of_channels_reaches_further_behind_than_before() -> None:
+    x = reals(np.random.default_rng(0), 1, 6, 2)
+    agree_closely([x], lambda x: graph.LrnOp(x, size=4, alpha=0.5, beta=0.6, bias=1.5, layout="NCHW"))
+
+
 @few
 @given(seeds, st.lists(st.integers(1, 5), max_size=4), st.data())
 def test_data_movement_agrees(rng: np.random.Generator, shape: list[int], data: st.DataObject) -> None:

@@ -7,7 +7,6 @@ from itertools import product
 
 import numpy as np
 import pytest
-from loop_programs import loop_program
 from programs import checked
 from xdsl.dialects import memref, scf
 from xdsl.dialects.builtin import DYNAMIC_INDEX, ModuleOp
@@ -22,6 +21,7 @@ from penstock.passes.analysis.loop_dependences import NestMemory
 from penstock.passes.analysis.loops import constant_of, trip_count
 from penstock.passes.schedule.primitives.fuse import fuse
 from penstock.passes.schedule.primitives.split import split
+from penstock.tools.fuzz.loop_programs import loop_program
 
 Element = tuple[SSAValue, int, int]
 Counters = Mapping[SSAValue, np.ndarray]

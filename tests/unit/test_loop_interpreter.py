@@ -406,6 +406,25 @@ def test_reading_an_unwritten_buffer_of_a_scope_is_located() -> None:
     assert caught.value.loc == "kernel.py:4:1"
 
 
+def test_copying_undefined_elements_leaves_undefined_ones() -> None:
+    text = """func.func @f(%x: memref<2xf32>, %y: memref<3xf32>) {
+      %a = mem.buffer at 0 : memref<4xf32>
+      mem.copy %x to %a[1] : memref<2xf32> to memref<4xf32>
+      %b = mem.buffer at 16 : memref<4xf32>
+      COPY %a TO %b : memref<4xf32> to memref<4xf32>
+      mem.copy %x to %b[2] : memref<2xf32> to memref<4xf32>
+      %c = memref.subview %b[FIRST] [3] [1] : memref<4xf32> to memref<3xf32, strided<[1], offset: FIRST>>
+      mem.copy %c to %y : memref<3xf32, strided<[1], offset: FIRST>> to memref<3xf32>
+      func.return
+    }"""
+    for copy in ("mem.copy %a to", '"memref.copy"(%a, %b) : (memref<4xf32>, memref<4xf32>) -> () //'):
+        x, y = np.array([3, 4], np.float32), np.zeros(3, np.float32)
+        run(text.replace("COPY %a TO", copy).replace("FIRST", "1"), x, y)
+        assert y.tolist() == [3, 3, 4]
+        with pytest.raises(UserError, match=r"element \[0\] of %b .* at byte 16 .* which was never written"):
+            run(text.replace("COPY %a TO", copy).replace("FIRST", "0"), x, y)
+
+
 ARENA = """func.func @f(%x: memref<4xf32>, %y: memref<4xf32>) {
   %a = mem.buffer at 0 : memref<4xf32>
   %b = mem.buffer at OFFSET : memref<4xf32>

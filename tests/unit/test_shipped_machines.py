@@ -18,6 +18,7 @@ from penstock.lowering.from_machine_toml import load_machine, machine_text, ship
 from penstock.lowering.from_text import SourceText, parse_text
 
 PEAKS = {
+    "cortex-m7-nn": 2,
     "epiphany-iii": 0,
     "gemmini": 16 * 16,
     "gemmini-fp32": 4 * 4,
@@ -32,6 +33,7 @@ PEAKS = {
     "rapid-core-like": 2 * 8 * 8 * 8,  # two corelets of 8x8 elements that are 8 deep
     "smaug-smv": 8 * 32,
     "snax-opengemm": 8 * 8 * 8,
+    "snitch-cluster": 8 * 2,  # eight cores, two of f32 each
     "vta-fsim": 1 * 16 * 16,
     "vta-pynq": 1 * 16 * 16,
     "vta-rtl": 1 * 16 * 16,

@@ -21,7 +21,7 @@ from penstock.dialects.diagnostics import UserError, did_you_mean, location_of
 from penstock.dialects.functions import unique_name
 from penstock.dialects.machine import DmaOp as EngineOp
 from penstock.dialects.machine import ScopeOp, TargetOp, find_target
-from penstock.dialects.mem import CopyOp, RingOp, ScopedAllocation, memref_of, scope_of, span_in_bytes
+from penstock.dialects.mem import CopyOp, RingOp, ScopedAllocation, element_bytes, memref_of, scope_of, span_in_bytes
 from penstock.passes.analysis.memory.aliases import bits
 from penstock.passes.analysis.memory.liveness import Allocation, Liveness, ProgramTime, function_around
 from penstock.passes.analysis.units import performer, scope_or_dram
@@ -226,7 +226,9 @@ def _names(ops: Sequence[Allocation]) -> list[str]:
 
 
 def _own_alignment(op: Allocation) -> int:
-    if isinstance(op, ScopedAllocation) or op.alignment is None:
+    if isinstance(op, ScopedAllocation):
+        return element_bytes(op.slot_type if isinstance(op, RingOp) else memref_of(op.results[0]))
+    if op.alignment is None:
         return 1
     return max(op.alignment.value.data, 1)
 

@@ -9,6 +9,7 @@ from xdsl.builder import Builder
 from xdsl.dialects import arith, func, memref
 from xdsl.dialects.builtin import (
     FunctionType,
+    LocationAttr,
     MemRefType,
     ModuleOp,
     StringAttr,
@@ -70,12 +71,13 @@ class Rewrite:
         """The buffer of a run, what its accesses get, and the copies before and after it."""
         place, accesses = decision.places[run.tensor], decision.tensor(run.tensor).accesses
         steps = [accesses[index].step for index in range(run.first, run.last + 1)]
-        start = Builder(InsertPoint.before(self.program.steps[steps[0]]))
+        first = self.program.steps[steps[0]]
+        start = Builder(InsertPoint.before(first))
         buffer = start.insert(BufferOp(place.type, run.offset))
-        buffer.location = self.program.steps[steps[0]].location
+        buffer.location = first.location
         buffer.memref.name_hint = place.tensor.root.name_hint
         if place.border is not None:
-            self._call(start, self._fill_border(place, place.border), buffer.memref)
+            self._call(start, self._fill_border(place, place.border, first.location), first.location, buffer.memref)
         moves = {
             (movement.step, movement.kind)
             for movement in decision.movements()
@@ -83,15 +85,17 @@ class Rewrite:
         }
         if (steps[0], "fill") in moves:
             inner = as_argument(start, self._inner(start, place, buffer.memref))
-            self._call(start, self._mover("fill", place.tensor.root, inner), place.tensor.root, inner)
+            mover = self._mover("fill", place.tensor.root, inner, first.location)
+            self._call(start, mover, first.location, place.tensor.root, inner)
         for step in steps:
             builder = Builder(InsertPoint.before(self.program.steps[step]))
             for site in place.tensor.by_step()[step]:
                 operands[site] = self._operand(builder, place, site, buffer.memref)
             if (step, "write-back") in moves:
+                loc = self.program.steps[step].location
                 after = Builder(InsertPoint.after(self.program.steps[step]))
                 inner = as_argument(after, self._inner(after, place, buffer.memref))
-                self._call(after, self._mover("spill", inner, place.tensor.root), inner, place.tensor.root)
+                self._call(after, self._mover("spill", inner, place.tensor.root, loc), loc, inner, place.tensor.root)
 
     def _inner(self, builder: Builder, place: OnChipLayout, buffer: SSAValue) -> SSAValue:
         """The tensor's own elements in its buffer."""
@@ -105,8 +109,8 @@ class Rewrite:
             return buffer
         return rebuild(builder, site.views, self._inner(builder, place, buffer))
 
-    def _call(self, builder: Builder, name: str, *operands: SSAValue) -> None:
-        builder.insert(func.CallOp(name, list(operands), []))
+    def _call(self, builder: Builder, name: str, loc: LocationAttr, *operands: SSAValue) -> None:
+        builder.insert(func.CallOp(name, list(operands), [])).location = loc
 
     # kernels
 
@@ -122,17 +126,17 @@ class Rewrite:
             self._last[callee] = clone
         return self._clones[key]
 
-    def _mover(self, name: str, source: SSAValue, dest: SSAValue) -> str:
-        """The kernel that copies one memref to another, both whole."""
+    def _mover(self, name: str, source: SSAValue, dest: SSAValue, loc: LocationAttr) -> str:
+        """The kernel that copies one memref to another, both whole; `loc` is that of the call it is first made for."""
         key = source.type, dest.type
         if key not in self._movers:
             block = Block(arg_types=key)
             block.args[0].name_hint, block.args[1].name_hint = "source", "dest"
             block.add_ops([CopyOp(block.args[0], block.args[1]), func.ReturnOp()])
-            self._movers[key] = self._add_kernel(name, block)
+            self._movers[key] = self._add_kernel(name, block, loc)
         return self._movers[key]
 
-    def _fill_border(self, place: OnChipLayout, border: Border) -> str:
+    def _fill_border(self, place: OnChipLayout, border: Border, loc: LocationAttr) -> str:
         """The kernel that fills a buffer with padding, of which its border stays."""
         if place.type not in self._borders:
             block = Block(arg_types=[place.type])
@@ -140,14 +144,17 @@ class Rewrite:
             output = block.args[0], loops(place.type.get_num_dims())
             generic = structured([], output, lambda body, _: body.emit(arith.ConstantOp(border.value)))
             block.add_ops([generic, func.ReturnOp()])
-            self._borders[place.type] = self._add_kernel("border", block)
+            self._borders[place.type] = self._add_kernel("border", block, loc)
             generic.library_call = prove(generic, self.program.target).intrinsic.sym_name
         return self._borders[place.type]
 
-    def _add_kernel(self, name: str, block: Block) -> str:
+    def _add_kernel(self, name: str, block: Block, loc: LocationAttr) -> str:
         name = unique_name(name, self._names)
         type = FunctionType.from_lists([arg.type for arg in block.args], [])
         kernel = func.FuncOp(name, type, Region(block), "private")
+        kernel.location = loc
+        for op in block.ops:
+            op.location = loc
         kernel.attributes[DEVICE] = SymbolRefAttr(self.program.target.sym_name.data)
         last = self.module.body.block.last_op
         assert last is not None

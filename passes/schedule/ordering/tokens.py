@@ -71,7 +71,7 @@ def _remove(loop: scf.ForOp, numbers: Sequence[int], instead: dict[int, SSAValue
 
 def tidy(function: func.FuncOp, completed: SSAValue) -> None:
     """
-    Remove tokens that no command waits for, and those that a loop carries without changing them.
+    Remove tokens that nothing waits for, and those that a loop carries without changing them.
 
     `completed` is a token at the start of the kernel that is complete from the beginning; it stays, used or not.
     """
@@ -170,8 +170,8 @@ def _is_issued(op: Operation, loop: scf.ForOp) -> bool:
 
 
 def _needed(function: func.FuncOp) -> set[SSAValue]:
-    """The tokens that commands wait for, directly or through others."""
-    pending = [token for op in function.walk() if isinstance(op, CommandOp) for token in op.dependencies]
+    """The tokens that commands, or the processor, wait for, directly or through others."""
+    pending = [token for op in function.walk() for token in _waited_for(op)]
     needed: set[SSAValue] = set()
     while pending:
         token = pending.pop()
@@ -191,6 +191,10 @@ def _needed(function: func.FuncOp) -> set[SSAValue]:
             if not trip_count(owner):
                 pending.append(owner.iter_args[number])
     return needed
+
+
+def _waited_for(op: Operation) -> Sequence[SSAValue]:
+    return op.dependencies if isinstance(op, CommandOp) else op.tokens if isinstance(op, WaitOp) else ()
 
 
 def _yielded(loop: scf.ForOp, number: int) -> SSAValue:

@@ -203,8 +203,8 @@ class _Writer:
 
 def tensor_program(seed: int, element: str = "i32", *, is_named: bool = False) -> str:
     """
-    The text of a module with a random kernel and @main, which calls it; `is_named` leaves out what no intrinsic of
-    `toy_machine` computes.
+    The text of a module with a random kernel and @main, which calls it; `is_named` leaves out maxima and indices, which
+    the machines of tests have no intrinsics for.
     """
     return _Writer(Random(seed), element, is_named).text()
 

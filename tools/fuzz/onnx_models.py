@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto
-from random_moves import (
+
+from penstock.tools.fuzz.onnx_moves import (
     binary,
     blocks,
     chosen,
@@ -39,7 +40,7 @@ from random_moves import (
     transpose,
     triangle,
 )
-from random_writer import LARGEST, Value, Writer
+from penstock.tools.fuzz.onnx_writer import LARGEST, Value, Writer
 
 Array = NDArray[Any]
 

@@ -1,4 +1,4 @@
-"""Random nodes that work on each element, or move elements: steps of `random_models`."""
+"""Random nodes that work on each element, or move elements: steps of `onnx_models`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from math import prod
 
 import numpy as np
 from onnx import TensorProto
-from random_writer import LARGEST, Shape, Value, Writer
+
+from penstock.tools.fuzz.onnx_writer import LARGEST, Shape, Value, Writer
 
 # Elementwise.
 
