@@ -129,10 +129,10 @@ class CollapseDimsPass(ModulePass):
     Collapse adjacent dims that all ops of a kernel of the host iterate over as over one (`analysis/collapsible_dims`).
 
     Requires the tensor level. A convolution with filters of one element becomes a product of matrices, whose rows are
-    all pixels, so that its tiles are cut from many; for the callers of the kernel the new shapes are views. Nothing
-    happens without a machine whose file says what the registers of the host hold. Kernels stay as they are in which
-    there is anything but generics, pads and constants, as loops or slices. Sizes for `tile` and schedules count the new
-    dims.
+    all pixels, so that its tiles are cut from many; for the callers of the kernel the new shapes are views, and so are
+    those that the kernel itself has only as views of its arguments and results. Nothing happens without a machine
+    whose file says what the registers of the host hold. Kernels stay as they are in which there is anything but
+    generics, pads and constants, as loops or slices. Sizes for `tile` and schedules count the new dims.
 
     Before:
     ```mlir
