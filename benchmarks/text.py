@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.measure import Row, paired, report, say
 
 OPERATIONS = 10_000
-AT_MOST = 1.3
+AT_MOST = 1.0
 """The ratio aimed at."""
 
 _PIECE = """\

@@ -33,7 +33,7 @@ class UserError(Exception):
     A fault of the user.
 
     `loc` is the place as text (`model.onnx`, `in.mlir:3:4`) or a location attribute; `notes` say what
-    would help; `status` is the exit status of the tool.
+    would help; `status` is the exit status of the tool; `others` are further faults that were found with it.
     """
 
     def __init__(
@@ -43,12 +43,14 @@ class UserError(Exception):
         loc: str | Attribute | None = None,
         notes: Sequence[str] = (),
         status: int = USER_FAULT,
+        others: Sequence[UserError] = (),
     ):
         super().__init__(message)
         self.message = message
         self.loc = loc if loc is None or isinstance(loc, str) else render_location(loc)
         self.notes = tuple(notes)
         self.status = status
+        self.others = tuple(others)
 
     def __str__(self) -> str:
         place = f"{self.loc}: " if self.loc else ""

@@ -47,8 +47,8 @@ def _universe_on(path: tuple[str, ...]) -> Universe:
     return Universe.get_multiverse()
 
 
-def factories(kind: Literal["all_dialects", "all_passes"]) -> Factories[Any]:
-    """What makes each dialect, or the class of each pass, of every installed package, by its name."""
+def factories(kind: Literal["all_dialects", "all_passes", "all_targets"]) -> Factories[Any]:
+    """What makes each dialect, or the class of each pass or target, of every installed package, by its name."""
     found: Factories[Any] = dict(getattr(_universe_on(tuple(sys.path)), kind))
     for entry in _plugins():
         foreign: Mapping[str, Callable[[], Any]] = getattr(entry.load(), kind)

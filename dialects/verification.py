@@ -18,8 +18,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from itertools import combinations
+from typing import TYPE_CHECKING
 
-from xdsl.dialects import func, gpu, memref, tensor
+from xdsl.dialects import func
 from xdsl.dialects.builtin import (
     DYNAMIC_INDEX,
     AffineMapAttr,
@@ -39,11 +40,13 @@ from xdsl.utils.hints import isa
 
 from penstock.dialects.affine_maps import linear_form
 from penstock.dialects.diagnostics import UnknownName, UserError, location_of, nearest_or_all
-from penstock.dialects.machine import HOST, find_target
-from penstock.dialects.upstream.gpu import BlockMappingAttr
-from penstock.dialects.upstream.scf import forall_around
-from penstock.dialects.upstream.tensor import ParallelInsertSliceOp
 from penstock.dialects.verifier import Verifier
+
+if TYPE_CHECKING:
+    # Slow to import, and there by the time that an op of one is checked.
+    from xdsl.dialects import gpu, memref, tensor
+
+    from penstock.dialects.upstream.tensor import ParallelInsertSliceOp
 
 
 class FaultyOp(VerifyException):
@@ -62,7 +65,7 @@ def verify_module(module: Operation, valid: Collection[Operation] = (), new: Seq
     """
     _verify_dominance(module, valid)
     for op in module.walk() if new is None else new:
-        if (check := _CHECKS.get(type(op))) is not None:
+        if (check := _CHECKS.get(op.name)) is not None:
             check(op)
 
 
@@ -73,7 +76,7 @@ Invalid = tuple[Operation | None, str, Sequence[str]]
 """An operation, unless it is not known which one, what is wrong with it, and notes."""
 
 
-def find_invalid(module: ModuleOp, verifier: Verifier | None = None) -> Invalid | None:
+def find_invalid(module: Operation, verifier: Verifier | None = None) -> Invalid | None:
     """
     The first operation that does not verify by xDSL's rules or ours, innermost first; None for a valid module.
 
@@ -96,7 +99,7 @@ def _says_invalid(error: Exception) -> bool:
     return isinstance(error, VerifyException | ValueError) or type(error) is Exception
 
 
-def _find_culprit(module: ModuleOp) -> Invalid | None:
+def _find_culprit(module: Operation) -> Invalid | None:
     # The exception does not say which operation raised it, so the operations are asked one by one.
     for op in module.walk(region_first=True):
         try:
@@ -113,12 +116,12 @@ def _find_culprit(module: ModuleOp) -> Invalid | None:
     return None
 
 
-def _notes_on(error: VerifyException, op: Operation, module: ModuleOp) -> Sequence[str]:
+def _notes_on(error: VerifyException, op: Operation, module: Operation) -> Sequence[str]:
     """The nearest name to one that is unknown."""
     if isinstance(error, UnknownName):
         return [error.note]
     if isinstance(op, func.CallOp):
-        functions = [each.sym_name.data for each in module.ops if isinstance(each, func.FuncOp)]
+        functions = [each.sym_name.data for each in module.walk() if isinstance(each, func.FuncOp)]
         callee = op.callee.string_value()
         return [] if callee in functions else [nearest_or_all(callee, functions, "the functions here")]
     return []
@@ -236,8 +239,8 @@ def _check_insert_slice(op: tensor.InsertSliceOp | ParallelInsertSliceOp) -> Non
     _, sizes, _ = _check_slice(op, dest.get_shape())
     if source.element_type != dest.element_type:
         raise FaultyOp(op, f"inserts {source.element_type} into {dest.element_type}")
-    if isinstance(op, tensor.InsertSliceOp) and op.result.type != dest:
-        raise FaultyOp(op, f"yields {op.result.type}, not the type of its destination {dest}")
+    if op.results and op.results[0].type != dest:
+        raise FaultyOp(op, f"yields {op.results[0].type}, not the type of its destination {dest}")
     if not _kept_dims(_static(sizes), source.get_shape()):
         raise FaultyOp(op, f"inserts {source}, but its sizes are {_spell(sizes)}")
 
@@ -248,7 +251,7 @@ def _check_subview(op: memref.SubviewOp) -> None:
     assert isa(result, MemRefType)
     offsets, sizes, strides = _check_slice(op, source.get_shape())
     try:
-        expected = memref.SubviewOp.infer_result_type(_strided(source), offsets, sizes, strides)
+        expected = type(op).infer_result_type(_strided(source), offsets, sizes, strides)
     except ValueError as error:
         raise FaultyOp(op, str(error)) from None
     if expected.element_type != result.element_type or expected.memory_space != result.memory_space:
@@ -295,7 +298,9 @@ def _check_pad(op: tensor.PadOp) -> None:
     if source.element_type != result.element_type:
         raise FaultyOp(op, f"yields {result.element_type} from {source.element_type}")
     yielded = op.region.block.last_op
-    if isinstance(yielded, tensor.YieldOp) and [v.type for v in yielded.operands] != [result.element_type]:
+    if yielded is None or yielded.name != "tensor.yield":
+        return
+    if [value.type for value in yielded.operands] != [result.element_type]:
         raise FaultyOp(op, f"yields an element that is not {result.element_type}")
 
 
@@ -307,6 +312,9 @@ def _spell(sizes: Sequence[int | SSAValue]) -> str:
 
 
 def _check_barrier(op: gpu.BarrierOp) -> None:
+    from penstock.dialects.upstream.gpu import BlockMappingAttr
+    from penstock.dialects.upstream.scf import forall_around
+
     forall = forall_around(op)
     if forall is not None and forall.mapping is not None and isinstance(forall.mapping.data[0], BlockMappingAttr):
         raise FaultyOp(
@@ -328,6 +336,8 @@ def _check_function(op: func.FuncOp) -> None:
             raise FaultyOp(op, f"has attributes for {len(attributes)} {kind}s, and {len(types)} {kind}s")
     device, module = op.attributes.get("device"), op.parent_op()
     if isinstance(device, SymbolRefAttr) and isinstance(module, ModuleOp):
+        from penstock.dialects.machine import HOST, find_target
+
         target = find_target(module)
         known = [HOST] if target is None else [HOST, target.sym_name.data]
         # Without a machine in the module, the function may be for one that is attached later.
@@ -347,12 +357,13 @@ def _check_function(op: func.FuncOp) -> None:
         raise FaultyOp(op, f"has graph.dims that do not fit: {error}") from None
 
 
-_CHECKS: dict[type[Operation], Callable[..., None]] = {
-    func.FuncOp: _check_function,
-    gpu.BarrierOp: _check_barrier,
-    memref.SubviewOp: _check_subview,
-    tensor.ExtractSliceOp: _check_extract_slice,
-    tensor.InsertSliceOp: _check_insert_slice,
-    ParallelInsertSliceOp: _check_insert_slice,
-    tensor.PadOp: _check_pad,
+_CHECKS: dict[str, Callable[..., None]] = {
+    "func.func": _check_function,
+    "gpu.barrier": _check_barrier,
+    "memref.subview": _check_subview,
+    "tensor.extract_slice": _check_extract_slice,
+    "tensor.insert_slice": _check_insert_slice,
+    "tensor.parallel_insert_slice": _check_insert_slice,
+    "tensor.pad": _check_pad,
 }
+"""By the names of ops, so that no dialect is imported for them."""

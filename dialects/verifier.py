@@ -14,7 +14,8 @@ from xdsl.ir import Attribute, Block, ErasedSSAValue, Operation
 from xdsl.traits import NoTerminator
 from xdsl.utils.exceptions import VerifyException
 
-from penstock.dialects.machine import TargetOp
+_MACHINE = "machine.target"
+"""An op whose dialect is slow to import, and most modules have none."""
 
 Key: TypeAlias = tuple[type[Operation], *tuple[Hashable, ...]]
 Contents: TypeAlias = Sequence[object]
@@ -109,11 +110,11 @@ class Verifier:
         # What a function is verified against outside it: its callees, the machine.
         around = [each for op in ops for each in (_declared(op) if isinstance(op, FuncOp) else contents[op])]
         surroundings = [*_own(module), *around]
-        machines = [each for op in ops if isinstance(op, TargetOp) for each in contents[op]]
+        machines = [each for op in ops if op.name == _MACHINE for each in contents[op]]
         if not _are_same(machines, self._machines):
             self._valid = {key for key in self._valid if key[0].__module__ not in _ASK_THE_MACHINE}
-        alone = FuncOp | TargetOp if _are_same(surroundings, self._surroundings) else TargetOp
-        valid = {op for op in ops if isinstance(op, alone) and _are_same(contents[op], self._contents.get(op, ()))}
+        alone = (_MACHINE, FuncOp.name) if _are_same(surroundings, self._surroundings) else (_MACHINE,)
+        valid = {op for op in ops if op.name in alone and _are_same(contents[op], self._contents.get(op, ()))}
         self._verified, self._new_keys = [], []
         try:
             self.verify(module, valid)

@@ -22,9 +22,9 @@ from xdsl.parser import Parser, ParserState, UnresolvedOperand
 from xdsl.parser.core import ForwardDeclaredValue
 from xdsl.utils.exceptions import MultipleSpansParseError, ParseError, VerifyException
 from xdsl.utils.lexer import Input, Position, Span
-from xdsl.utils.mlir_lexer import MLIRLexer
 
 from penstock.dialects.diagnostics import UserError, did_you_mean, location_of, render_location
+from penstock.lowering.lexer import SourceLexer
 
 _REFUSALS = (VerifyException, ValueError, ArithmeticError, NotImplementedError, RecursionError)
 """What an attribute, a type or a builder raises that refuses its parameters: none knows a place."""
@@ -65,17 +65,12 @@ class ParsedText:
     module: ModuleOp
     places: dict[Operation, str]
     """Only operations whose own location does not say it."""
+    resources: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
+    """What the text holds beside the module, the external resources of MLIR: by their owner and their name."""
 
     def place_of(self, op: Operation) -> str:
         """`file:line:col` of an operation of the text; of one that came later, what its location says."""
         return self.places.get(op) or location_of(op)
-
-
-class SourceLexer(MLIRLexer):
-    """xDSL's lexer, whose time on a string that is not closed grows exponentially, in linear time."""
-
-    # The same expression with possessive quantifiers: what has been matched is not tried again in other ways.
-    _unescaped_characters_regex = re.compile(r'"(?:[^"\\\n\v\f]++|\\(?:["nt\\]|[0-9A-Fa-f]{2}))*+"')
 
 
 @dataclass(frozen=True)
@@ -99,7 +94,9 @@ class SourceParser(Parser):
         self._resume_from(ParserState(SourceLexer(Input(source.text, source.name))))
         self.source = source
         self.places: dict[Operation, str] = {}
+        self.resources: dict[str, dict[str, str]] = {}
         self._file = StringAttr(source.name)
+        self._numbers: dict[int, IntAttr] = {}
         self._op_start = 0
         self._forward_uses: list[_ForwardUse] = []
 
@@ -115,10 +112,20 @@ class SourceParser(Parser):
             raise
         line, column = self.source.line_column(start)
         if isinstance(op.location, UnknownLoc):
-            op.location = FileLineColLoc(self._file, IntAttr(line), IntAttr(column))
+            op.location = self._location(line, column)
         else:
             self.places[op] = f"{self.source.name}:{line}:{column}"
         return op
+
+    def _location(self, line: int, column: int) -> FileLineColLoc:
+        """A location in the file; what is equal in several of them is one object, and nothing is verified."""
+        found: FileLineColLoc = object.__new__(FileLineColLoc)
+        for name, number in (("line", line), ("column", column)):
+            if (known := self._numbers.get(number)) is None:
+                known = self._numbers[number] = IntAttr(number)
+            object.__setattr__(found, name, known)
+        object.__setattr__(found, "filename", self._file)
+        return found
 
     def _refuse_names(self, start: Position, results: int, names: int) -> NoReturn:
         """Report that the number of names before an operation, which starts there, is not that of its results."""
@@ -170,6 +177,21 @@ class SourceParser(Parser):
             self._undefined_value(missing)
         return module
 
+    def _parse_external_resources(self) -> None:
+        self.parse_comma_separated_list(self.Delimiter.BRACES, self._parse_owned_resources)
+
+    def _parse_owned_resources(self) -> None:
+        owned = self.resources.setdefault(self.parse_identifier(), {})
+        self.parse_punctuation(":")
+
+        def parse_resource() -> None:
+            name = self.parse_identifier()
+            self.parse_punctuation(":")
+            value = self.parse_optional_str_literal()
+            owned[name] = self.parse_identifier() if value is None else value
+
+        self.parse_comma_separated_list(self.Delimiter.BRACES, parse_resource)
+
     def _refuse(self, error: Exception, start: Position) -> NoReturn:
         """Give a place to a fault that knows none: where the nearest operation starts."""
         if str(error) == _NO_OWNER and (here := [use for use in self._forward_uses if use.span.start >= start]):
@@ -192,22 +214,22 @@ class SourceParser(Parser):
         return Span(position, position + 1, self.lexer.input)
 
 
-def parse_text(ctx: Context, source: SourceText) -> ParsedText:
+def parse_text(ctx: Context, source: SourceText, *, implicit_module: bool = True) -> ParsedText:
     """
-    Parse the text of a module, with or without the enclosing `builtin.module`.
+    Parse the text of a module, with the enclosing `builtin.module`, or, unless there must be one, without it.
 
     Raises UserError with `file:line:col` for every fault of the text.
     """
     try:
         parser = SourceParser(ctx, source)
-        module = parser.parse_module()
+        module = parser.parse_module(implicit_module)
     except ParseError as error:
         if not re.sub(r"//[^\n]*", "", source.text).strip():
             raise UserError("the text holds no operation", loc=source.place(0)) from None
         raise _located(source, error) from error
     except RecursionError:
         raise UserError("the text is nested too deeply", loc=source.name) from None
-    return ParsedText(module, parser.places)
+    return ParsedText(module, parser.places, parser.resources)
 
 
 def read_text(path: str | Path) -> SourceText:
@@ -231,13 +253,13 @@ def decode_text(name: str, data: bytes) -> SourceText:
         ) from None
 
 
-def split_text(source: SourceText) -> Sequence[SourceText]:
-    """The pieces of `source` between lines that begin with `// -----`, each knowing its place in the file."""
+def split_text(source: SourceText, mark: str = "// -----") -> Sequence[SourceText]:
+    """The pieces of `source` between lines that begin with `mark`, each knowing its place in the file."""
     pieces: list[SourceText] = []
     lines = source.text.splitlines(keepends=True)
     start = 0
-    for index, line in enumerate([*lines, "// -----"]):
-        if line.startswith("// -----"):
+    for index, line in enumerate([*lines, mark]):
+        if line.startswith(mark):
             text = "".join(lines[start:index])
             pieces.append(replace(source, text=text, first_line=source.first_line + start))
             start = index + 1

@@ -21,11 +21,11 @@ from penstock.dialects.machine import find_target
 from penstock.dialects.verifier import Verifier
 from penstock.lowering.from_text import ParsedText, SourceText, parse_text, place_in, read_text
 from penstock.passes.graph.bind_dims import bind_dims
+from penstock.runtime.instrumentation import PassTimer
 from penstock.runtime.levels import LEVELS, level_of
 from penstock.runtime.machines import attach_machine
 from penstock.runtime.pass_manager import (
     Observer,
-    PassTimer,
     Progress,
     read_pipeline,
     run_passes,
@@ -438,7 +438,7 @@ def compile_module(
     timer = PassTimer()
     is_own = pipeline is not None
     run_passes(
-        ctx, module, passes, observers=[*observers, timer], progress=progress, remark_levels=is_own, parsed=parsed
+        ctx, module, passes, observers=[timer, *observers], progress=progress, remark_levels=is_own, parsed=parsed
     )
     require_applied(ctx, module)
     if is_own:

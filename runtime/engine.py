@@ -181,6 +181,16 @@ class Engine(Runnable):
         ]
         return f"<Engine {'; '.join(parts)}>"
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the figures, the memory of each scope, and what the units of a machine do."""
+        from penstock.passes.analysis.memory.memory_problems import plan_report
+        from penstock.runtime.display import program_html
+        from penstock.runtime.levels import level_of
+
+        is_placed = level_of(self.module) in ("loop", "accel")
+        plans = plan_report(self.module) if is_placed else []
+        return program_html(repr(self), self.report, plans, self.provenance.run if is_placed else None)
+
     @classmethod
     def _of_plan(cls, plan: PlanFile, backend: Backend) -> Engine:
         engine = object.__new__(cls)

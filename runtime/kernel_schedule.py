@@ -121,6 +121,11 @@ class KernelSchedule(Schedule):
     def __str__(self) -> str:
         return schedules_text(self._ctx, {**self._written, self._name: self.sequence})
 
+    def _repr_html_(self) -> str:
+        from penstock.runtime.display import text_html
+
+        return text_html(str(self))
+
     def _run_until(self, name: str, *, inclusive: bool) -> None:
         self.module = self._program.clone()
         passes = list(passes_for(self.module, "accel", None))

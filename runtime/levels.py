@@ -17,7 +17,6 @@ from xdsl.passes import ModulePass
 from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import USAGE, UserError
-from penstock.dialects.graph.kernel import called_kernels
 
 LEVELS = ("graph", "tensor", "loop", "accel")
 """The levels of the IR, from the highest."""
@@ -42,8 +41,12 @@ def level_of(module: ModuleOp) -> str:
     The lowest level whose operations the functions of a module contain, without kernels that are called from a graph:
     they wait at tensor level for what is around them.
     """
-    found = "graph"
-    kernels = called_kernels(module)
+    found, kernels = "graph", set[str]()
+    if any(op.name.startswith("graph.") for op in module.walk()):
+        # Slow to import, and programs below graph level need none of it.
+        from penstock.dialects.graph.kernel import called_kernels
+
+        kernels = set(called_kernels(module))
     for function in module.body.block.ops:
         if isinstance(function, FuncOp) and function.sym_name.data not in kernels:
             for op in function.walk():
@@ -60,10 +63,15 @@ def _level_of_op(op: Operation) -> str:
 
 def level_of_pass(module_pass: ModulePass) -> str | None:
     """The level that a pass works at; None for any."""
-    declared = getattr(module_pass, "level", None)
+    return level_of_class(type(module_pass))
+
+
+def level_of_class(pass_type: type[ModulePass]) -> str | None:
+    """The level that the passes of a class work at; None for any."""
+    declared = getattr(pass_type, "level", None)
     if isinstance(declared, str) and declared in LEVELS:
         return declared
-    found = _FOLDER.match(type(module_pass).__module__)
+    found = _FOLDER.match(pass_type.__module__)
     return None if found is None else found["folder"] or found["source"]
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
+from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from penstock.dialects.diagnostics import USAGE, UserError, location_of
@@ -37,3 +40,20 @@ def attach_machine(module: ModuleOp, machine: str | None, options: Mapping[str, 
     elif present.machine_name != target.machine_name:
         message = f'the module is made for the machine "{present.machine_name}", not for "{target.machine_name}"'
         raise UserError(message, loc=location_of(present))
+
+
+@dataclass(frozen=True)
+class AttachMachinePass(ModulePass):
+    """
+    Put a machine at the start of the module, as `--machine` does; a module that is made for it already stays as it is.
+
+    Raises UserError for an unknown machine, and for a module that is made for another one.
+    """
+
+    name = "attach-machine"
+
+    machine: str
+    """A machine of `penstock machines list`, or the path of a machine file."""
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        attach_machine(op, self.machine)

@@ -69,28 +69,58 @@ def render(error: UserError | InputWarning, texts: Mapping[str, str] | None = No
     return "\n".join(parts)
 
 
+_COLOURS = tuple(
+    (re.compile(rf"^(?P<place>(?:.*?: )?)(?P<word>{word}:) ", re.MULTILINE), code)
+    for word, code in (("error", "1;31"), ("warning", "1;35"), ("remark", "1;34"), ("note", "1;36"))
+)
+"""What begins a message, and the code of its colour on a terminal."""
+
+
+def wants_colour(stream: TextIO, when: str = "auto") -> bool:
+    """Whether to write in colours: `always`, `never`, or `auto`, on a terminal unless NO_COLOR is set; no-color.org."""
+    if when != "auto":
+        return when == "always"
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb" and stream.isatty()
+
+
+def paint(text: str, *, colour: bool) -> str:
+    """A message in the colours that compilers use, or as it is."""
+    if not colour:
+        return text
+    for pattern, code in _COLOURS:
+        text = pattern.sub(f"\\g<place>\033[{code}m\\g<word>\033[0m ", text)
+    return re.sub(r"^([ \t]*\^)$", "\033[1;32m\\1\033[0m", text, flags=re.MULTILINE)
+
+
 def guarded(
     body: Callable[[], int],
     *,
     texts: Mapping[str, str] | None = None,
     reproduce: Callable[[Exception], str | None] | None = None,
+    colour: str = "auto",
 ) -> int:
     """
     Run the body of a command and return its exit status, whatever happens in it.
 
-    `reproduce` turns a fault of ours into the command line that repeats it, writing a file if it needs one.
+    `reproduce` turns a fault of ours into the command line that repeats it, writing a file if it needs one; `colour`
+    is when messages have colours.
     """
     _open_streams()
+
+    def say(text: str) -> None:
+        print(paint(text, colour=wants_colour(sys.stderr, colour)), file=sys.stderr)
+
     try:
         with _printed_warnings():
             status = body()
         sys.stdout.flush()
         return status
     except UserError as error:
-        print(render(error, texts), file=sys.stderr)
+        for each in (error, *error.others):
+            say(render(each, texts))
         return error.status
     except MemoryError as error:
-        print(render(_out_of_memory(error)), file=sys.stderr)
+        say(render(_out_of_memory(error)))
         return USER_FAULT
     except BrokenPipeError:
         _leave_stdout()
@@ -103,7 +133,7 @@ def guarded(
         # has no name is a stream.
         if error.filename is None:
             _leave_stdout()
-        print(render(UserError(error.strerror or str(error), loc=error.filename or "<stdout>")), file=sys.stderr)
+        say(render(UserError(error.strerror or str(error), loc=error.filename or "<stdout>")))
         return USER_FAULT
     except Exception as error:
         return _internal_fault(error, reproduce)

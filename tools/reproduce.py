@@ -3,16 +3,51 @@
 from __future__ import annotations
 
 import argparse
+import json
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
+from xdsl.ir import Operation
+from xdsl.passes import ModulePass
+
+from penstock.dialects.context import PenstockContext
 from penstock.dialects.files import keep, temporary_folder, write_whole
+from penstock.lowering.printing import TextStyle, op_text
+from penstock.runtime.instrumentation import Instrumentation
 from penstock.runtime.pass_manager import PassFault, pipeline_text
 
 NAME = "reproducer.mlir"
+RESOURCE, PIPELINE = "mlir_reproducer", "pipeline"
+"""Where a text names the passes that are to run on it: in the external resources at its end, as MLIR has it."""
+
+
+@dataclass
+class LastInput(Instrumentation):
+    """Keeps the passes of the pipeline up to the one that runs and, as text, what that one was given."""
+
+    ctx: PenstockContext
+    keeps_text: bool = False
+    """Whether to keep that text, which takes as long as printing it."""
+    text: str = field(default="", init=False)
+    done: list[ModulePass] = field(default_factory=list[ModulePass], init=False)
+
+    def before(self, module_pass: ModulePass, module: Operation) -> None:
+        self.done.append(module_pass)
+        if self.keeps_text:
+            self.text = op_text(self.ctx, module, TextStyle(print_debuginfo=True)).replace(" loc(unknown)", "")
+
+
+def reproducer_section(passes: Sequence[ModulePass]) -> str:
+    """The end of a text that names the passes that are to run on it."""
+    pipeline = json.dumps(f"builtin.module({pipeline_text(passes)})", ensure_ascii=False)
+    return (
+        f"\n{{-#\n  external_resources: {{\n    {RESOURCE}: {{\n      {PIPELINE}: {pipeline},\n"
+        "      disable_threading: true,\n      verify_each: true\n    }\n  }\n#-}\n"
+    )
 
 
 def reproducer_folder() -> Path:
@@ -22,15 +57,15 @@ def reproducer_folder() -> Path:
     return folder
 
 
-def write_reproducer(path: Path, text: str, command: Callable[[str], str], what: str) -> str:
+def write_reproducer(path: Path, text: str, flags: Sequence[str], passes: Sequence[ModulePass], what: str) -> str:
     """
-    Write the input of a faulty run to a file, headed by the command that repeats it, which is returned.
+    Write the input of a faulty run with its passes to a file, headed by the command that repeats it, which is returned.
 
-    `command` makes it from the name of the file. Raises UserError where that cannot be written.
+    `flags` are what the command has beside that. Raises UserError where the file cannot be written.
     """
-    line = command(str(path))
+    line = shlex.join(["penstock-opt", *flags, "--run-reproducer", str(path)])
     versions = f"penstock {version('penstock')}, xdsl {version('xdsl')}, Python {sys.version.split()[0]}"
-    write_whole(path, f"// {line}\n// {what}\n// {versions}\n{text}")
+    write_whole(path, f"// {line}\n// {what}\n// {versions}\n{text.rstrip()}\n{reproducer_section(passes)}")
     return line
 
 
@@ -51,12 +86,8 @@ def reproduce_command(error: Exception, args: argparse.Namespace, words: Sequenc
     from penstock.tools.programs import load_given
 
     program = load_given(args, args.kernel if str(model).endswith(".pk") else None)
-    flags = ["penstock-opt", *chosen_flags(args)]
-
-    def command(path: str) -> str:
-        return shlex.join([*flags, "-p", pipeline_text(error.pipeline), path])
-
     path = reproducer_folder() / NAME
     if any(True for _ in weight_uses(program.module)):
         save_weights(program.ctx.weights, program.module, path.with_suffix(".safetensors"))
-    return write_reproducer(path, module_text(program.ctx, program.module), command, str(error).split("\n")[0])
+    text = module_text(program.ctx, program.module)
+    return write_reproducer(path, text, chosen_flags(args), error.pipeline, str(error).split("\n")[0])

@@ -26,7 +26,8 @@ from penstock.tools.text import STDIN, require_distinct
 
 if TYPE_CHECKING:
     from penstock.runtime.compiler import LoadedProgram
-    from penstock.runtime.simulator.run import CycleWindow, ProgramRun
+    from penstock.runtime.simulator.run import ProgramRun
+    from penstock.runtime.simulator.timeline import CycleWindow
     from penstock.runtime.simulator.workloads import Workloads
 
 EPILOG = """\
@@ -118,8 +119,7 @@ def _texts(
     """The files that were asked for: their names, what is in them, and what that is."""
     from penstock.runtime.simulator.figures import csv_text, json_text
     from penstock.runtime.simulator.perfetto import trace_text
-    from penstock.runtime.simulator.run import CycleWindow
-    from penstock.runtime.simulator.timeline_svg import timeline_svg
+    from penstock.runtime.simulator.timeline import CycleWindow
 
     span = CycleWindow(0, max(run.cycles, 1))
     if window is not None:
@@ -135,12 +135,12 @@ def _texts(
         found.append((args.trace, trace_text(run, span), "the trace"))
     if args.svg is not None:
         title = f"{name} on {run.target.machine_name}: {run.cycles:,} cycles"
-        found.append((args.svg, timeline_svg(run, span, title), "the picture"))
+        found.append((args.svg, run.svg(span, title), "the picture"))
     return found
 
 
 def _read_window(text: str) -> CycleWindow:
-    from penstock.runtime.simulator.run import CycleWindow
+    from penstock.runtime.simulator.timeline import CycleWindow
 
     first, colon, last = text.partition(":")
     numbers = [each.replace("_", "") for each in (first or "0", last or "9" * 18)]

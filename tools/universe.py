@@ -31,6 +31,7 @@ PASSES: dict[str, str] = {
     "accel-virtual-threads": "penstock.passes.accel.accel_virtual_threads:AccelVirtualThreadsPass",
     "assign-devices": "penstock.passes.tensor.assign_devices:AssignDevicesPass",
     "collapse-dims": "penstock.passes.tensor.collapse_dims:CollapseDimsPass",
+    "attach-machine": "penstock.runtime.machines:AttachMachinePass",
     "bind-dims": "penstock.passes.graph.bind_dims:BindDimsPass",
     "combine-matmuls": "penstock.passes.graph.combine_matmuls:CombineMatmulsPass",
     "contract": "penstock.passes.loop.contract:ContractPass",

@@ -17,6 +17,7 @@ from penstock.dialects.diagnostics import location_of
 from penstock.dialects.element_types import accumulator_of
 from penstock.dialects.machine import HOST, REGISTERS, TargetOp, find_target
 from penstock.dialects.products import added_product
+from penstock.dialects.remarks import Kind, remark
 from penstock.dialects.upstream.scf import ForallOp
 from penstock.passes.analysis.loops import iteration_count, trip_count
 
@@ -71,8 +72,9 @@ def depths_of(kernel: func.FuncOp) -> dict[str, int]:
     return {scope: count.value.data for scope, count in pairs if isinstance(count, IntegerAttr)}
 
 
-def add_remark(kernel: func.FuncOp, name: str, parts: Sequence[str]) -> None:
-    """Add to what an attribute of a kernel says to people."""
+def add_remark(kernel: func.FuncOp, name: str, parts: Sequence[str], kind: Kind = "passed") -> None:
+    """Add to what an attribute of a kernel says to people, and remark it."""
+    remark(kernel, kind, "; ".join(parts))
     before = kernel.attributes.get(name)
     said = [before.data] if isinstance(before, StringAttr) else []
     if text := "; ".join([*said, *parts]):

@@ -13,6 +13,7 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from penstock.dialects.graph import ConcatOp, FusedOp, PadOp, PatternKind, YieldOp, pattern_kind
+from penstock.dialects.remarks import is_listened, remark
 from penstock.passes.analysis.kernels import machine_of, processor_of
 from penstock.passes.graph.fusion.groups import MAX_OPS, Kind, Rule, Veto
 from penstock.passes.graph.fusion.nodes import FusionGraph, PlannedGroup, planned_groups, splat
@@ -245,9 +246,10 @@ class GraphFusePass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for block in graph_blocks(op):
             graph, groups = self._plan(op, block)
-            remarks = Remarks(graph, groups)
-            for group, remark in [(group, remarks.of(group) if self.remarks else None) for group in groups]:
-                _outline(group, remark)
+            remarks, wanted = Remarks(graph, groups), self.remarks or is_listened()
+            for group, reason in [(group, remarks.of(group) if wanted else "") for group in groups]:
+                remark(group.root, "analysis", f"a group of {len(group.members)}: {reason}")
+                _outline(group, reason if self.remarks else None)
             erase_dead(block)
 
     def explain(self, module: ModuleOp) -> list[str]:

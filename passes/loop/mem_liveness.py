@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,68 +12,12 @@ from xdsl.dialects import func
 from xdsl.dialects.builtin import ArrayAttr, DenseArrayBase, ModuleOp, i64
 from xdsl.passes import ModulePass
 
-from penstock.dialects.diagnostics import USAGE, UserError, location_of
+from penstock.dialects.diagnostics import USAGE, UserError, location_of, nearest_or_all
 from penstock.dialects.files import write_whole
+from penstock.passes.analysis.memory.interference import to_dot, to_json
 from penstock.passes.analysis.memory.liveness import Allocation, Liveness
-from penstock.passes.analysis.memory.memory_problems import ARENA, MemoryProblem, memory_problems, offset_of
-from penstock.passes.planning.conflicts import Conflicts
-from penstock.passes.planning.problem import Interval, Problem
-
-
-def interfering(problem: Problem) -> tuple[tuple[int, int], ...]:
-    """The pairs of buffers that are alive at once, by their numbers, the lower first, ascending."""
-    spans = Conflicts(problem).spans
-    return tuple(sorted({(number, other) for number, own in enumerate(spans) for other, _, _ in own if number < other}))
-
-
-def to_json(memories: Sequence[MemoryProblem]) -> str:
-    """The graphs as JSON, one node and one list of edges a line."""
-    lines: list[str] = []
-    for number, memory in enumerate(memories):
-        end = "," if number + 1 < len(memories) else ""
-        nodes = [
-            json.dumps(
-                {
-                    "name": buffer.id,
-                    "type": str(op.results[0].type),
-                    "bytes": buffer.size,
-                    "offset": offset_of(op),
-                    "place": location_of(op),
-                    "alive": buffer.intervals,
-                }
-            )
-            for buffer in memory.problem.buffers
-            for op in (memory.ops[buffer.id],)
-        ]
-        lines += [
-            f'  {{"function": {json.dumps(memory.function)}, "scope": {json.dumps(memory.scope or ARENA)},',
-            '   "buffers": [',
-            *(f"     {node}{',' if last < len(nodes) else ''}" for last, node in enumerate(nodes, start=1)),
-            "   ],",
-            f'   "edges": {json.dumps(interfering(memory.problem))}}}{end}',
-        ]
-    return "\n".join(['{"graphs": [', *lines, "]}", ""])
-
-
-def to_dot(memories: Sequence[MemoryProblem]) -> str:
-    """The graphs for Graphviz, each a cluster of one."""
-    lines = ["graph interference {", "  node [shape=box];"]
-    for number, memory in enumerate(memories):
-        scope = memory.scope or ARENA
-        title = f"@{memory.function} {scope}" if memory.function else scope
-        lines += [f"  subgraph cluster_{number} {{", f"    label={_quoted(title)};"]
-        for index, buffer in enumerate(memory.problem.buffers):
-            label = _quoted(buffer.id, f"{buffer.size} bytes", location_of(memory.ops[buffer.id]))
-            lines.append(f"    n{number}_{index} [label={label}];")
-        lines += [f"    n{number}_{left} -- n{number}_{right};" for left, right in interfering(memory.problem)]
-        lines.append("  }")
-    return "\n".join([*lines, "}", ""])
-
-
-def _quoted(*lines: str) -> str:
-    escaped = (line.replace("\\", "\\\\").replace('"', '\\"') for line in lines)
-    return '"' + "\\n".join(escaped) + '"'
-
+from penstock.passes.analysis.memory.memory_problems import ARENA, MemoryProblem, memory_problems
+from penstock.passes.planning.problem import Interval
 
 LIVE = "mem.live"
 """The attribute of an op that makes a buffer: the half-open steps of its function in which the buffer is alive."""
@@ -140,13 +83,17 @@ class MemLivenessPass(ModulePass):
     """Whether a line a buffer goes to stderr, too."""
     graph: str | None = None
     """A file for the interference graphs of all scopes: for Graphviz if its name ends in .dot, or in .json."""
+    kernel: str | None = None
+    """Only the graphs of this function."""
+    scope: str | None = None
+    """Only the graphs of this scope; `arena` is what is off chip."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         write = None if self.graph is None else _FORMATS.get(Path(self.graph).suffix)
         if self.graph is not None and write is None:
             raise UserError(f'"{self.graph}" is no name for a graph', notes=["end it in .dot or .json"], status=USAGE)
         found = list(_lifetimes(op))
-        text = None if write is None else write(memory_problems(op))
+        text = None if write is None else write(self._chosen(memory_problems(op)))
         if self.graph is not None and text is not None:
             write_whole(self.graph, text)
         for allocation, intervals in found:
@@ -154,6 +101,18 @@ class MemLivenessPass(ModulePass):
         if self.remarks:
             for line in self.explain(op):
                 print(line, file=sys.stderr)
+
+    def _chosen(self, memories: Sequence[MemoryProblem]) -> list[MemoryProblem]:
+        """The memories of the kernel and the scope that are asked for; raises UserError where there are none."""
+        chosen = list(memories)
+        for option, wanted in (("kernel", self.kernel), ("scope", self.scope)):
+            if wanted is not None:
+                names = [each.function if option == "kernel" else each.scope or ARENA for each in chosen]
+                chosen = [each for each, name in zip(chosen, names, strict=True) if name == wanted.removeprefix("@")]
+                if not chosen:
+                    notes = [nearest_or_all(wanted, dict.fromkeys(filter(None, names)), f"{option}s with buffers")]
+                    raise UserError(f'no {option} "{wanted}" has buffers', notes=notes, status=USAGE)
+        return chosen
 
     def explain(self, module: ModuleOp) -> list[str]:
         """When each buffer is alive, a line a buffer; changes nothing."""

@@ -14,11 +14,12 @@ from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.mem import BufferOp, ScopedAllocation
+from penstock.dialects.remarks import is_listened, remark
 from penstock.passes.analysis.memory.liveness import Allocation
 from penstock.passes.analysis.memory.memory_problems import MemoryProblem, checked_problems
 from penstock.passes.loop.repairs import overflow
 from penstock.passes.planning import registry
-from penstock.passes.planning.problem import Limits, Outcome, height
+from penstock.passes.planning.problem import Limits, Outcome, Plan, height, lower_bound
 
 FIRST_PLAN_STEPS = 0
 """Steps that a planner may take to improve a plan of a scope that fits already: it is the one that it starts from."""
@@ -105,11 +106,21 @@ class MemPlanPass(ModulePass):
                 raise overflow(memory, outcome, self.planner, limits)
             for id, allocation in memory.ops.items():
                 _put(allocation, plan.offsets[id])
+            if is_listened():
+                remark(next(iter(memory.ops.values())), "passed", _in_words(memory, plan))
 
     def _limits(self) -> Limits:
         if (self.time_limit or 0) < 0 or (self.steps or 0) < 0:
             raise UserError("a limit of mem-plan is negative")
         return Limits(self.time_limit, self.steps, self.seed)
+
+
+def _in_words(memory: MemoryProblem, plan: Plan) -> str:
+    problem = memory.problem
+    where = "the arena" if memory.scope is None else f'scope "{memory.scope}"'
+    capacity = "" if problem.capacity is None else f" of {problem.capacity:,}"
+    peak, bound = height(problem, plan), lower_bound(problem)
+    return f"{len(problem.buffers)} buffers of {where}: peak {peak:,}{capacity} bytes, lower bound {bound:,}"
 
 
 def find_plan(memory: MemoryProblem, name: str, limits: Limits) -> Outcome:

@@ -1,13 +1,15 @@
 """
 A plan as a picture in SVG: time from left to right, bytes from the bottom up, a rectangle for each buffer.
 
-The text is the same for the same problem and plan. A rectangle names its buffer, where there is room, and says all
-about it when it is pointed at.
+The text is the same for the same problem and plan. Each buffer is named: in its rectangle, upright or turned; where
+there is no room, by a number there, if that fits, and in a list below. A rectangle says all about its buffer when it is
+pointed at.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from itertools import count
 
@@ -36,7 +38,17 @@ def svg_map(
 
 def _lines(problem: Problem, plan: Plan, title: str, bound: int, places: Mapping[str, str]) -> Iterator[str]:
     scale = _Scale(problem, plan)
-    width, depth = WIDTH + _LEFT + _RIGHT, HEIGHT + _TOP + _BOTTOM
+    listed: list[tuple[str, str]] = []
+    drawn: list[str] = []
+    for number, buffer in enumerate(problem.buffers):
+        fill = f"hsl({number * _TURN % 360:.1f},65%,{72 + number % 3 * 5}%)"
+        name = _Name(buffer.id, len(listed) + 1)
+        drawn += _buffer(scale, buffer, plan.offsets[buffer.id], fill, name, places.get(buffer.id))
+        if name.is_listed:
+            listed.append((fill, f"{name.number}  {buffer.id}, {buffer.size:,} bytes"))
+    columns = max(1, int(WIDTH / (_LETTER * max([len(text) for _, text in listed], default=0) + 30)))
+    rows = -(-len(listed) // columns)
+    width, depth = WIDTH + _LEFT + _RIGHT, HEIGHT + _TOP + _BOTTOM + rows * (_LINE + 3)
     yield (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{depth}" viewBox="0 0 {width} {depth}" '
         'font-family="sans-serif" font-size="10">'
@@ -44,8 +56,7 @@ def _lines(problem: Problem, plan: Plan, title: str, bound: int, places: Mapping
     yield f'<rect width="{width}" height="{depth}" fill="white"/>'
     yield f'<text x="{_LEFT}" y="{_TOP - 18}" font-size="14">{xml_text(title)}</text>'
     yield f'<rect x="{_LEFT}" y="{_TOP}" width="{WIDTH}" height="{HEIGHT}" fill="#f4f4f4"/>'
-    for number, buffer in enumerate(problem.buffers):
-        yield from _buffer(scale, buffer, plan.offsets[buffer.id], number, places.get(buffer.id))
+    yield from drawn
     yield from _axes(scale)
     # The label of the bound makes way for that of the capacity, which is above it.
     highest = 0.0
@@ -53,7 +64,20 @@ def _lines(problem: Problem, plan: Plan, title: str, bound: int, places: Mapping
         yield from _level(scale, problem.capacity, f"capacity {problem.capacity:,}", "#c00000", "6 3", highest)
         highest = scale.y(problem.capacity) + _LINE
     yield from _level(scale, bound, f"bound {bound:,}", "#404040", "2 3", highest)
+    for place, (fill, text) in enumerate(listed):
+        x, y = _LEFT + place // rows * WIDTH // columns, HEIGHT + _TOP + _BOTTOM + place % rows * (_LINE + 3)
+        yield f'<rect x="{x}" y="{y - 8}" width="8" height="8" fill="{fill}" stroke="#505050" stroke-width="0.5"/>'
+        yield f'<text x="{x + 13}" y="{y}">{xml_text(text)}</text>'
     yield "</svg>"
+
+
+@dataclass
+class _Name:
+    """What a rectangle is called: its name, or a number that a list explains."""
+
+    text: str
+    number: int
+    is_listed: bool = False
 
 
 class _Scale:
@@ -71,25 +95,40 @@ class _Scale:
         return _TOP + HEIGHT * (1 - byte / self.bytes)
 
 
-def _buffer(scale: _Scale, buffer: Buffer, offset: int, number: int, place: str | None) -> Iterator[str]:
-    fill = f"hsl({number * _TURN % 360:.1f},65%,{72 + number % 3 * 5}%)"
+def _buffer(scale: _Scale, buffer: Buffer, offset: int, fill: str, name: _Name, place: str | None) -> Iterator[str]:
     life = " and ".join(span_text(interval) for interval in buffer.intervals)
     about = f"{buffer.id}: {buffer.size:,} bytes at {offset:,}, alive at {life}"
     about += f", from {place}" if place else ""
     yield f'<g fill="{fill}" stroke="#505050" stroke-width="0.5"><title>{xml_text(about)}</title>'
-    widest: tuple[float, str] | None = None
+    boxes: list[tuple[float, float, float, float]] = []
     for (lower, upper), (low, high) in buffer.pieces:
         left, right = scale.x(lower), scale.x(upper)
         top, bottom = scale.y(offset + high), scale.y(offset + low)
         yield f'<rect x="{left:.2f}" y="{top:.2f}" width="{right - left:.2f}" height="{bottom - top:.2f}"/>'
-        fits = bottom - top >= _LINE and right - left >= _LETTER * len(buffer.id) + 4
-        if fits and (widest is None or right - left > widest[0]):
-            place = f'x="{(left + right) / 2:.2f}" y="{(top + bottom) / 2 + 3.5:.2f}"'
-            label = f'<text {place} fill="black" stroke="none" text-anchor="middle">{xml_text(buffer.id)}</text>'
-            widest = right - left, label
-    if widest is not None:
-        yield widest[1]
+        boxes.append((left, top, right - left, bottom - top))
+    yield from _label(boxes, name)
     yield "</g>"
+
+
+def _label(boxes: Sequence[tuple[float, float, float, float]], name: _Name) -> Iterator[str]:
+    """The name in the widest box that it fits into, or turned in the highest; else a number, if only in the list."""
+    along, across = _LETTER * len(name.text) + 4, _LINE
+    upright = [box for box in boxes if box[2] >= along and box[3] >= across]
+    turned = [box for box in boxes if box[3] >= along and box[2] >= across]
+    text, turn = name.text, ""
+    if upright:
+        left, top, wide, high = max(upright, key=lambda box: box[2])
+    elif turned:
+        left, top, wide, high = max(turned, key=lambda box: box[3])
+        turn = f' transform="rotate(-90 {left + wide / 2:.2f} {top + high / 2:.2f})"'
+    else:
+        name.is_listed, text = True, str(name.number)
+        room = [box for box in boxes if box[2] >= _LETTER * len(text) and box[3] >= _LINE - 2]
+        if not room:
+            return
+        left, top, wide, high = max(room, key=lambda box: box[2])
+    place = f'x="{left + wide / 2:.2f}" y="{top + high / 2 + 3.5:.2f}"'
+    yield f'<text {place} fill="black" stroke="none" text-anchor="middle"{turn}>{xml_text(text)}</text>'
 
 
 def _axes(scale: _Scale) -> Iterator[str]:

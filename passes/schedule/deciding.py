@@ -120,7 +120,7 @@ def run_section(
         decide(schedule)
     except UserError as error:
         if is_optional:
-            add_remark(kernel, TILING, [f"{LEFT}: {error.message}"])
+            add_remark(kernel, TILING, [f"{LEFT}: {error.message}"], "missed")
             return schedule.drop_unused()
         if given is None:
             raise

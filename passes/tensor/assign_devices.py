@@ -15,6 +15,7 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
 from penstock.dialects.machine import DRAM, TargetOp
+from penstock.dialects.remarks import remark
 from penstock.passes.analysis.kernels import (
     DEVICE,
     HOST,
@@ -148,8 +149,11 @@ def _mark(kernel: func.FuncOp, segment: Segment, machine: str) -> None:
     kernel.attributes[DEVICE] = SymbolRefAttr(machine if segment.on_machine else HOST)
     if macs := multiply_accumulates(kernel):
         kernel.attributes[MACS] = IntegerAttr(macs, i64)
-    if not segment.on_machine and segment.remark:
+    if segment.on_machine:
+        remark(kernel, "passed", f"runs on @{machine}")
+    elif segment.remark:
         kernel.attributes[REMARK] = StringAttr(segment.remark)
+        remark(kernel, "missed", f"runs on @{HOST}: {segment.remark}")
 
 
 def _control_flow(kernel: func.FuncOp) -> str | None:

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from penstock.passes.analysis.commands.program import Kind
-from penstock.runtime.simulator.run import CycleWindow, ProgramRun, calls
-from penstock.runtime.simulator.timeline import Simulation
+from penstock.runtime.simulator.run import ProgramRun, calls
+from penstock.runtime.simulator.timeline import CycleWindow, Simulation
 
 _KERNELS, _UNITS, _BUSES, _QUEUES = 1, 2, 3, 4
 """The groups of tracks."""

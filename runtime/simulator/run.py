@@ -19,7 +19,8 @@ from penstock.passes.analysis.commands.trace import Call, trace_calls
 from penstock.passes.analysis.kernels import ENTRY, device_of, machine_of, stated_macs
 from penstock.passes.planning.traffic_bounds import ContractionKernel, best_tiling, square_root
 from penstock.runtime.simulator.events import simulate
-from penstock.runtime.simulator.timeline import Simulation
+from penstock.runtime.simulator.timeline import CycleWindow, Simulation
+from penstock.runtime.simulator.timeline_svg import TimedCall, timeline_svg
 from penstock.runtime.simulator.work import MacCounts, compulsory, mac_counts
 from penstock.runtime.simulator.workloads import Workloads
 
@@ -55,6 +56,12 @@ class KernelRun:
     traffic: OffChipTraffic
     macs: MacCounts
 
+    def _repr_svg_(self) -> str:
+        simulation = self.simulation
+        window = CycleWindow(0, max(simulation.cycles, 1))
+        title = f"@{self.kernel}: {simulation.cycles:,} cycles"
+        return timeline_svg(simulation.program.machine.units, [TimedCall(0, self.kernel, simulation)], window, title)
+
 
 @dataclass(eq=False)
 class ProgramRun:
@@ -72,6 +79,15 @@ class ProgramRun:
     def cycles(self) -> int:
         """The sum over all calls on the machine: a kernel begins when the one before is done."""
         return sum(kernel.runs * kernel.simulation.cycles for kernel in self.kernels)
+
+    def svg(self, window: CycleWindow | None = None, title: str | None = None) -> str:
+        """A picture of the cycles of a window, or of all: a row for each unit and bus."""
+        timed = [TimedCall(begin, kernel.kernel, kernel.simulation) for begin, kernel in calls(self)]
+        title = title or f"{self.target.machine_name}: {self.cycles:,} cycles"
+        return timeline_svg(list(self.target.units()), timed, window or CycleWindow(0, max(self.cycles, 1)), title)
+
+    def _repr_svg_(self) -> str:
+        return self.svg()
 
 
 def run_program(
@@ -179,18 +195,6 @@ def traffic_of(simulation: Simulation, contraction: ContractionKernel | None, ta
         None if best is None else best.bytes,
         max(contraction.compulsory, root.bytes if root is not None and proved else 0),
     )
-
-
-@dataclass(frozen=True)
-class CycleWindow:
-    """The cycles in [first, last) of a run."""
-
-    first: int
-    last: int
-
-    def meets(self, begin: int, end: int) -> bool:
-        """Whether it has a cycle of [begin, end), or the time `begin` where that is empty."""
-        return begin < self.last and end > self.first if end > begin else self.first <= begin < self.last
 
 
 def calls(run: ProgramRun) -> Iterator[tuple[int, KernelRun]]:

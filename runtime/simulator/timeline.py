@@ -142,6 +142,18 @@ class UnitUse:
 
 
 @dataclass(frozen=True)
+class CycleWindow:
+    """The cycles in [first, last) of a run."""
+
+    first: int
+    last: int
+
+    def meets(self, begin: int, end: int) -> bool:
+        """Whether it has a cycle of [begin, end), or the time `begin` where that is empty."""
+        return begin < self.last and end > self.first if end > begin else self.first <= begin < self.last
+
+
+@dataclass(frozen=True)
 class Segments:
     """The time of a unit, or of a bus, cut where something changes."""
 

@@ -7,14 +7,14 @@ a million commands is no larger than one of a hundred. The text is the same for 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.passes.planning.map_svg import ticks, xml_text
-from penstock.runtime.simulator.run import CycleWindow, ProgramRun, calls
-from penstock.runtime.simulator.timeline import DONE, Segments
+from penstock.runtime.simulator.timeline import DONE, CycleWindow, Segments, Simulation
 
 WIDTH = 960
 """Of the part that shows time, in pixels, each of which has one colour."""
@@ -44,13 +44,23 @@ MEANINGS = {
 }
 
 
-def timeline_svg(run: ProgramRun, window: CycleWindow, title: str) -> str:
-    """The picture of the cycles of a window."""
-    return "\n".join(_lines(run, window, title)) + "\n"
+@dataclass(frozen=True, eq=False)
+class TimedCall:
+    """A call of a kernel in a run."""
+
+    begin: int
+    """The cycle in which it begins."""
+    kernel: str
+    simulation: Simulation
 
 
-def _lines(run: ProgramRun, window: CycleWindow, title: str) -> Iterator[str]:
-    rows = [*_rows(run, window)]
+def timeline_svg(units: Sequence[str], calls: Sequence[TimedCall], window: CycleWindow, title: str) -> str:
+    """The picture of the cycles of a window: what the units of a machine do in calls of kernels."""
+    return "\n".join(_lines(units, calls, window, title)) + "\n"
+
+
+def _lines(units: Sequence[str], calls: Sequence[TimedCall], window: CycleWindow, title: str) -> Iterator[str]:
+    rows = [*_rows(units, calls, window)]
     width, height = WIDTH + _LEFT + _RIGHT, _TOP + len(rows) * (_ROW + _GAP) + _BOTTOM
     yield (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
@@ -58,7 +68,7 @@ def _lines(run: ProgramRun, window: CycleWindow, title: str) -> Iterator[str]:
     )
     yield f'<rect width="{width}" height="{height}" fill="white"/>'
     yield f'<text x="{_LEFT}" y="18" font-size="14">{xml_text(title)}</text>'
-    yield from _kernels(run, window, height)
+    yield from _kernels(calls, window, height)
     shown: dict[str, None] = {}
     for number, (name, kinds, pixels) in enumerate(rows):
         top = _TOP + number * (_ROW + _GAP)
@@ -79,30 +89,31 @@ def _lines(run: ProgramRun, window: CycleWindow, title: str) -> Iterator[str]:
     yield "</svg>"
 
 
-def _rows(run: ProgramRun, window: CycleWindow) -> Iterator[tuple[str, tuple[str, ...], NDArray[np.int64]]]:
+def _rows(
+    units: Sequence[str], calls: Sequence[TimedCall], window: CycleWindow
+) -> Iterator[tuple[str, tuple[str, ...], NDArray[np.int64]]]:
     """For each unit and bus its name, what it does, and for each pixel the number of what it does there mostly."""
-    for unit in run.target.units():
-        yield unit, *_pixels(run, window, unit, is_bus=False)
-    buses = dict.fromkeys(bus for kernel in run.kernels for bus in kernel.simulation.index.buses)
-    for bus in buses:
-        yield bus, *_pixels(run, window, bus, is_bus=True)
+    for unit in units:
+        yield unit, *_pixels(calls, window, unit, is_bus=False)
+    for bus in dict.fromkeys(bus for call in calls for bus in call.simulation.index.buses):
+        yield bus, *_pixels(calls, window, bus, is_bus=True)
 
 
 def _pixels(
-    run: ProgramRun, window: CycleWindow, name: str, *, is_bus: bool
+    calls: Sequence[TimedCall], window: CycleWindow, name: str, *, is_bus: bool
 ) -> tuple[tuple[str, ...], NDArray[np.int64]]:
     known: dict[int, Segments] = {}
     names: dict[str, int] = {DONE: 0}
     sums = np.zeros((1, WIDTH), np.float64)
     # Where each pixel begins, in cycles, and one more.
     edges = window.first + (window.last - window.first) * np.arange(WIDTH + 1) / WIDTH
-    for begin, kernel in calls(run):
-        simulation = kernel.simulation
+    for call in calls:
+        begin, simulation = call.begin, call.simulation
         if not window.meets(begin, begin + simulation.cycles) or (is_bus and name not in simulation.index.buses):
             continue
-        if id(kernel) not in known:
-            known[id(kernel)] = simulation.bus_segments(name) if is_bus else simulation.unit_segments(name)
-        found = known[id(kernel)]
+        if id(simulation) not in known:
+            known[id(simulation)] = simulation.bus_segments(name) if is_bus else simulation.unit_segments(name)
+        found = known[id(simulation)]
         for number, kind in enumerate(found.names):
             row = names.setdefault(kind, len(names))
             sums = np.pad(sums, ((0, len(names) - len(sums)), (0, 0)))
@@ -113,17 +124,17 @@ def _pixels(
     return tuple(names), np.argmax(sums, axis=0)
 
 
-def _kernels(run: ProgramRun, window: CycleWindow, height: int) -> Iterator[str]:
+def _kernels(calls: Sequence[TimedCall], window: CycleWindow, height: int) -> Iterator[str]:
     """Where kernels begin, with their names where there is room."""
     free = 0.0
-    for begin, kernel in calls(run):
-        end = begin + kernel.simulation.cycles
+    for call in calls:
+        begin, end = call.begin, call.begin + call.simulation.cycles
         if not window.meets(begin, end):
             continue
         x = _x(window, max(begin, window.first))
         if x < free:
             continue
-        name = f"@{kernel.kernel}"
+        name = f"@{call.kernel}"
         free = x + 2
         yield f'<path d="M{x:.2f} {_TOP - 16}V{height - _BOTTOM}" stroke="#b0b0b0"/>'
         if _x(window, min(end, window.last)) - x >= _LETTER * len(name) + 4:

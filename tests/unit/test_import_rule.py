@@ -107,8 +107,8 @@ def test_no_two_files_import_each_other(repository: Path) -> None:
 
 def test_the_scan_finds_the_imports_of_a_file(repository: Path) -> None:
     modules = source_files(repository)
-    assert "penstock.tools.opt" in modules
-    found = {name for _, name in imports_of(modules["penstock.tools.opt"], modules)}
+    assert "penstock.tools.opt_run" in modules
+    found = {name for _, name in imports_of(modules["penstock.tools.opt_run"], modules)}
     assert {"penstock.tools.errors", "penstock.runtime.compiler"} <= found, "one at the top, one in a function"
 
 

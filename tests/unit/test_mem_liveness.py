@@ -6,7 +6,10 @@ import json
 from itertools import combinations
 from pathlib import Path
 
+import hypothesis.strategies as st
 import pytest
+from hypothesis import given
+from sampling import examples
 from xdsl.dialects.builtin import ArrayAttr, DenseArrayBase, IntegerType, ModuleOp
 from xdsl.utils.hints import isa
 
@@ -14,9 +17,10 @@ from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
 from penstock.lowering.from_text import SourceText, parse_text
 from penstock.lowering.to_text import module_text
+from penstock.passes.analysis.memory.interference import MOST_NODES, folded, interfering
 from penstock.passes.analysis.memory.liveness import Allocation, Liveness
 from penstock.passes.analysis.memory.memory_problems import memory_problems
-from penstock.passes.loop.mem_liveness import MemLivenessPass, interfering
+from penstock.passes.loop.mem_liveness import MemLivenessPass
 from penstock.passes.planning.problem import Buffer, Problem
 from penstock.runtime.pass_manager import read_pipeline, run_passes, verify
 
@@ -109,16 +113,58 @@ def test_the_graph_as_json_has_every_scope_with_its_buffers_and_edges(tmp_path: 
     assert [buffer["bytes"] for buffer in arena["buffers"]] == [64]
 
 
-def test_the_graph_for_graphviz_has_a_cluster_a_scope(tmp_path: Path) -> None:
+def test_the_file_for_graphviz_has_a_graph_a_scope(tmp_path: Path) -> None:
     path = tmp_path / "graph.dot"
     after(TEXT, f'mem-liveness{{graph="{path}"}}')
     text = path.read_text()
-    assert text.startswith("graph interference {\n")
+    assert text.startswith('graph "@kernel spad" {\n')
     assert text.endswith("}\n")
-    assert '    n0_0 [label="%a\\n128 bytes\\nmodel.py:3:5"];\n' in text
-    assert "    n0_0 -- n0_1;\n    n0_1 -- n0_2;\n" in text
-    assert text.count("subgraph cluster_") == 2
+    assert text.count("graph ") == 2
+    assert '  n0 [label="%a\\n128 bytes\\nmodel.py:3:5"];\n' in text
+    assert "  n0 -- n1;\n  n1 -- n2;\n" in text
     assert text.count("{") == text.count("}")
+
+
+def test_the_graphs_are_those_of_a_kernel_and_a_scope(tmp_path: Path) -> None:
+    path = tmp_path / "graph.json"
+    after(TEXT, f'mem-liveness{{graph="{path}" kernel="kernel" scope="spad"}}')
+    assert [each["scope"] for each in json.loads(path.read_text())["graphs"]] == ["spad"]
+    with pytest.raises(UserError, match='no scope "spat" has buffers') as caught:
+        after(TEXT, f'mem-liveness{{graph="{path}" scope="spat"}}')
+    assert caught.value.notes == ('did you mean "spad"?',)
+
+
+def test_many_buffers_are_a_picture_of_few_nodes(tmp_path: Path) -> None:
+    lines = [f"  %b{n} = memref.alloc() : {OFF}" for n in range(80)]
+    lines += [f"  mem.copy %x to %b{n} : {OFF} to {OFF}" for n in range(80)]
+    lines += [f"  mem.copy %b{n} to %y : {OFF} to {OFF}" for n in range(80)]
+    text = "\n".join([f"func.func @many(%x: {OFF}, %y: {OFF}) {{", *lines, "  func.return", "}"])
+    after(text, f'mem-liveness{{remarks=false graph="{tmp_path / "many.dot"}"}}')
+    dot = (tmp_path / "many.dot").read_text()
+    assert dot.count(" [label=") == 1
+    assert '"80 buffers, all alive at once\\n5120 bytes\\n%b0 of @many, ' in dot
+    assert 'label="arena: 80 buffers in 1 node";' in dot
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 40), st.integers(1, 99)), min_size=1, max_size=90))
+@examples(40)
+def test_what_is_folded_says_exactly_who_interferes(lives: list[tuple[int, int, int]]) -> None:
+    """Up to the node of the smallest, each edge between nodes is one of all their members, and each within says all."""
+    buffers = [Buffer(f"b{n}", ((low, low + span),), size) for n, (low, span, size) in enumerate(lives)]
+    problem = Problem(tuple(buffers))
+    nodes, edges = folded(problem)
+    pairs = set(interfering(problem))
+    assert len(nodes) <= MOST_NODES
+    assert sorted(member for node in nodes for member in node.members) == list(range(len(lives)))
+    for number, node in enumerate(nodes):
+        if node.how == "the smallest":
+            continue
+        inside = {(one, other) for one in node.members for other in node.members if one < other}
+        assert inside & pairs == (inside if node.how == "all alive at once" else set())
+        for place, other in enumerate(nodes[:number]):
+            if other.how != "the smallest":
+                between = {tuple(sorted((one, two))) for one in node.members for two in other.members}
+                assert between & pairs == (between if (place, number) in edges else set())
 
 
 @pytest.mark.parametrize("suffix", ["dot", "json"])

@@ -17,8 +17,9 @@ import pytest
 from penstock.lowering.to_text import module_text
 from penstock.passes.analysis.commands.program import Kind
 from penstock.runtime.compiler import compile_module, load_input
-from penstock.runtime.simulator.run import CycleWindow, ProgramRun, calls, run_program
-from penstock.runtime.simulator.timeline_svg import WIDTH, timeline_svg
+from penstock.runtime.simulator.run import ProgramRun, calls, run_program
+from penstock.runtime.simulator.timeline import CycleWindow
+from penstock.runtime.simulator.timeline_svg import WIDTH
 from penstock.runtime.simulator.workloads import Workloads
 
 if TYPE_CHECKING:
@@ -190,7 +191,7 @@ def test_the_picture_has_a_row_for_each_unit_and_bus(penstock: Command, accel: P
 
 def test_the_colours_of_a_row_are_what_its_unit_does(lowered: tuple[str, ProgramRun]) -> None:
     run = lowered[1]
-    root = ElementTree.fromstring(timeline_svg(run, CycleWindow(0, run.cycles), "all"))
+    root = ElementTree.fromstring(run.svg(CycleWindow(0, run.cycles), "all"))
     busy = sum(use.busy for kernel in run.kernels for use in kernel.simulation.units if use.unit == "execute")
     drawn = 0.0
     for box in root.iter(f"{SVG}rect"):
@@ -205,7 +206,7 @@ def test_the_picture_of_a_long_run_is_not_larger(lowered: tuple[str, ProgramRun]
     run = lowered[1]
     long = ProgramRun(run.target, run.kernels, run.order * 40, ())
     cycles = 40 * run.cycles
-    text = timeline_svg(long, CycleWindow(0, cycles), "long")
+    text = long.svg(CycleWindow(0, cycles), "long")
     rows = len(run.target.units()) + len(run.target.buses())
     assert len(ElementTree.fromstring(text)) < rows * (WIDTH + 2) + WIDTH + 50
 

@@ -412,6 +412,19 @@ class ScopePlan:
         """By how much of the lower bound the peak exceeds it; 0 for a plan that is optimal."""
         return self.peak / self.lower_bound - 1 if self.lower_bound else 0.0
 
+    def _repr_svg_(self) -> str:
+        # Loaded where it is shown: most plans are not.
+        from penstock.passes.planning.map_svg import svg_map
+
+        buffers = tuple(Buffer(each.name, each.intervals, each.size) for each in self.buffers)
+        plan = Plan({each.name: each.offset for each in self.buffers})
+        where = f"@{self.function}, {self.scope}" if self.function else self.scope
+        room = "" if self.capacity is None else f" of {self.capacity:,}"
+        # A capacity far above the peak would leave the picture empty.
+        shown = self.capacity if self.capacity is not None and self.capacity <= 2 * self.peak else None
+        title = f"{where}: {self.peak:,}{room} bytes"
+        return svg_map(Problem(buffers, shown), plan, title, self.lower_bound)
+
 
 def plan_report(module: ModuleOp) -> list[ScopePlan]:
     """

@@ -15,6 +15,7 @@ from xdsl.ir import Block, Operation, SSAValue
 from penstock.dialects import graph
 from penstock.dialects.graph import GraphOp, Tensor, tensor_of
 from penstock.dialects.graph.base import SelectsElements
+from penstock.dialects.remarks import remark
 from penstock.dialects.weights import WeightStore
 from penstock.passes.graph.contractions import ContractionOp, Layer, contraction_at, contraction_length
 from penstock.passes.graph.quantization.ranges import Range, value_names
@@ -120,6 +121,7 @@ class Quantizer(NodeBuilder, ABC):
             copy.attributes[REMARK] = StringAttr(reason)
             name = self.names.get(op.results[0], op.name)
             self.remarks.append((name, f"{op.name}: {reason}"))
+            remark(op, "missed", f"{op.name} stays in float: {reason}")
         self.block.add_op(copy)
         for before, after in zip(op.results, copy.results, strict=True):
             self._reals[before] = after

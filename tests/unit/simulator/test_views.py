@@ -15,8 +15,9 @@ from penstock.passes.analysis.commands.program import Command, Kind, MachineMode
 from penstock.runtime.simulator import simulate
 from penstock.runtime.simulator.figures import csv_text, json_text, total_of
 from penstock.runtime.simulator.perfetto import trace_text
-from penstock.runtime.simulator.run import CycleWindow, KernelRun, OffChipTraffic, ProgramRun
-from penstock.runtime.simulator.timeline_svg import WIDTH, timeline_svg
+from penstock.runtime.simulator.run import KernelRun, OffChipTraffic, ProgramRun
+from penstock.runtime.simulator.timeline import CycleWindow
+from penstock.runtime.simulator.timeline_svg import WIDTH
 from penstock.runtime.simulator.work import MacCounts
 
 WORK = MacCounts(256 * 20, 256 * 16, 256 * 3, 256)
@@ -59,7 +60,7 @@ def test_a_picture_is_in_proportion() -> None:
     commands = [Command("load", Kind.EXEC, "a", cycles=100), Command("compute", Kind.EXEC, "b", cycles=300, after=(0,))]
     run = run_of("vta-pynq", commands)
     boxes: dict[str, tuple[float, float]] = {}
-    for box in ElementTree.fromstring(timeline_svg(run, CycleWindow(0, 400), "two")):
+    for box in ElementTree.fromstring(run.svg(CycleWindow(0, 400), "two")):
         if len(box):
             boxes[box[0].text or ""] = float(box.attrib["x"]) - 110, float(box.attrib["width"])
     assert boxes == {
@@ -71,7 +72,7 @@ def test_a_picture_is_in_proportion() -> None:
 
 def test_a_window_of_a_picture_shows_that_part() -> None:
     commands = [Command("load", Kind.EXEC, "a", cycles=100), Command("compute", Kind.EXEC, "b", cycles=300, after=(0,))]
-    text = timeline_svg(run_of("vta-pynq", commands), CycleWindow(100, 200), "part")
+    text = run_of("vta-pynq", commands).svg(CycleWindow(100, 200), "part")
     assert "compute: works" in text
     assert "load: works" not in text
     assert "waits for a token" not in text

@@ -1,0 +1,445 @@
+"""What a run of penstock-opt does, once its command line is read."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from xdsl.dialects.builtin import StringAttr
+from xdsl.passes import ModulePass
+from xdsl.utils.exceptions import ShrinkException
+
+from penstock.dialects.context import WEIGHTS_ATTRIBUTE, PenstockContext, make_context
+from penstock.dialects.diagnostics import USAGE, USER_FAULT, UserError, nearest_or_all
+from penstock.dialects.plugins import factories
+from penstock.lowering.from_text import ParsedText, SourceText, parse_text, split_text
+from penstock.lowering.printing import TextStyle, op_text
+from penstock.runtime.instrumentation import Instrumentation, PassTimer, phase
+from penstock.runtime.nested_pipelines import NestedPipeline
+from penstock.runtime.pass_manager import (
+    PIPELINE_NAME,
+    Observer,
+    PassFault,
+    Pipelines,
+    fewer_collections,
+    load_pass,
+    pipeline_text,
+    read_pipeline,
+    run_passes,
+    split_pipeline,
+)
+from penstock.tools.arguments import chosen_flags, give_schedules, machine_options, read_dims
+from penstock.tools.errors import paint, render, wants_colour
+from penstock.tools.opt_flags import ALL
+from penstock.tools.text import read_input, write_output
+
+if TYPE_CHECKING:
+    from xdsl.utils.target import Target
+
+    from penstock.tools.lockstep import Lockstep
+    from penstock.tools.remarks import RemarkCollector
+    from penstock.tools.reproduce import LastInput
+    from penstock.tools.tables import PassStatistics
+
+WEIGHTS_FILE = re.compile(rf'({re.escape(WEIGHTS_ATTRIBUTE)}"?\s*=\s*")([^"]*)')
+"""In a text: where it names its weights, and the name."""
+SEPARATOR = "// -----\n"
+EDITED = "default"
+"""The compiler's own pipeline for the machine of the module, with edits behind it."""
+
+
+@dataclass
+class OptRun:
+    """One run of the tool: its arguments, and what has to be known when something goes wrong."""
+
+    args: argparse.Namespace
+    texts: dict[str, str] = field(default_factory=dict[str, str])
+    """Texts that are no files, by the name that places use for them."""
+    chunk: SourceText | None = None
+    """The piece of input being worked on."""
+    number: int = 0
+    """Which piece that is, from 0."""
+    passes: tuple[ModulePass, ...] = ()
+    """The pipeline that runs on it."""
+    target: Target | None = None
+    """What writes the output, if not as IR."""
+    weights_files: list[str] = field(default_factory=list[str])
+    """Those that were written."""
+    timer: PassTimer = field(default_factory=PassTimer)
+    instruments: list[Instrumentation] = field(default_factory=list[Instrumentation])
+    """Those of the whole run; others are for one piece of input."""
+    statistics: PassStatistics | None = None
+    remarks: RemarkCollector | None = None
+    last_input: LastInput | None = None
+
+    def colour(self, stream: TextIO) -> bool:
+        """Whether what goes to a stream is in colours."""
+        return wants_colour(stream, self.args.color)
+
+    def execute(self) -> int:
+        if (answer := self._answer()) is not None:
+            print(answer)
+            return 0
+        args = self.args
+        self.texts |= {PIPELINE_NAME: args.passes, "--set": "\n".join(args.set)}
+        self._prepare()
+        passes = () if args.run_reproducer or self._is_edited() else read_pipeline(args.passes, _named_pipelines)
+        self._check_printing(passes)
+        source = read_input(args.input)
+        self.texts[source.name] = source.text
+        if (args.kernel is not None or args.dim) and not self._is_kernels(source):
+            raise UserError("--kernel and --dim are for a file of kernels (.pk)", loc=source.name, status=USAGE)
+        chunks = split_text(source, args.split_input_file) if args.split_input_file else [source]
+        outputs, failed = self._process_all(chunks, passes)
+        self._report()
+        if args.shrink:
+            print("Failure, can't shrink", file=sys.stderr)
+            return USER_FAULT
+        if failed and args.output is not None:
+            return USER_FAULT
+        write_output(args.output, SEPARATOR.join(outputs))
+        return USER_FAULT if failed else 0
+
+    def _answer(self) -> str | None:
+        """What a question about the tool itself is answered with."""
+        args = self.args
+        if not (args.list_passes or args.help_pass is not None or args.show_dialects):
+            return None
+        from penstock.tools.pass_help import help_pass, list_passes
+
+        if args.show_dialects:
+            return "Available Dialects: " + ",".join(sorted(factories("all_dialects")))
+        return list_passes() if args.list_passes else help_pass(str(args.help_pass))
+
+    def _is_edited(self) -> bool:
+        items = split_pipeline(self.args.passes)
+        return bool(items) and items[0].text == EDITED
+
+    def _is_kernels(self, source: SourceText) -> bool:
+        return source.name.endswith(".pk") if self.args.frontend is None else self.args.frontend == "pk"
+
+    def _prepare(self) -> None:
+        """Make what looks on, and what writes the output."""
+        args = self.args
+        if args.frontend not in (None, "mlir", "pk"):
+            note = nearest_or_all(args.frontend, ("mlir", "pk"), "the kinds of input")
+            raise UserError(f'there is no frontend "{args.frontend}"', notes=[note], status=USAGE)
+        if args.target != "mlir":
+            from penstock.tools.pass_help import load_target
+
+            self.target = load_target(args.target)
+        self.instruments = [self.timer]
+        if args.statistics:
+            from penstock.tools.tables import PassStatistics
+
+            self.statistics = PassStatistics()
+            self.instruments.append(self.statistics)
+        if args.remarks is not None or args.remarks_output is not None:
+            from penstock.tools.remarks import RemarkCollector
+
+            try:
+                self.remarks = RemarkCollector(re.compile(args.remarks or ""))
+            except re.error as error:
+                raise UserError(f"--remarks: not a regular expression: {error}", status=USAGE) from None
+            self.instruments.append(self.remarks)
+
+    def _report(self) -> None:
+        """What the instruments have found."""
+        args = self.args
+        is_json, total = args.output_format == "json", self.timer.finish()
+        if self.remarks is not None:
+            text = self.remarks.json() + "\n" if is_json else "".join(f"{line}\n" for line in self.remarks.lines())
+            if args.remarks_output is not None:
+                write_output(args.remarks_output, text)
+            else:
+                print(paint(text, colour=self.colour(sys.stderr)), end="", file=sys.stderr)
+        if self.statistics is not None:
+            table = self.statistics.json if is_json else self.statistics.text
+            print(table(args.statistics_display), file=sys.stderr)
+        if args.timing:
+            from penstock.tools.tables import timing_json, timing_text
+
+            print((timing_json if is_json else timing_text)(total, args.timing_display), file=sys.stderr)
+
+    def _check_printing(self, passes: Sequence[ModulePass]) -> None:
+        """Warn of passes whose IR was asked for and that do not run; raises UserError for those that do not exist."""
+        present = {each.name for each in _all_passes(passes)}
+        for name in sorted((self.args.print_ir_before | self.args.print_ir_after) - {ALL}):
+            load_pass(name)
+            if name not in present and not self.args.run_reproducer and not self._is_edited():
+                print(f'warning: the pass "{name}" is not in the pipeline, so its IR is not printed', file=sys.stderr)
+
+    def _process_all(self, chunks: Sequence[SourceText], passes: Sequence[ModulePass]) -> tuple[list[str], bool]:
+        """The output of every piece that came through, and whether one did not."""
+        outputs: list[str] = []
+        failed = False
+        for self.number, self.chunk in enumerate(chunks):
+            faults: list[UserError] = []
+            try:
+                outputs.append(self._process(self.chunk, tuple(passes)))
+            except UserError as error:
+                faults += [self._with_reproducer(error), *error.others]
+            if self.args.verify_diagnostics:
+                from penstock.tools.expectations import read_expectations, unmet
+
+                faults = unmet(read_expectations(self.chunk), faults)
+            for fault in faults:
+                print(paint(render(fault, self.texts), colour=self.colour(sys.stderr)), file=sys.stderr)
+            failed |= bool(faults)
+        return outputs, failed
+
+    def _process(self, source: SourceText, passes: tuple[ModulePass, ...]) -> str:
+        args = self.args
+        self.passes = ()
+        ctx = make_context(allow_unregistered=args.allow_unregistered_dialect)
+        with phase("parse", self.instruments), fewer_collections():
+            try:
+                parsed = self._parsed(ctx, source)
+            except UserError as error:
+                if not args.parsing_diagnostics:
+                    raise
+                print(paint(render(error, self.texts), colour=self.colour(sys.stderr)), file=sys.stderr)
+                return ""
+        module = parsed.module
+        if args.machine is not None or args.set:
+            from penstock.runtime.machines import attach_machine
+
+            attach_machine(module, args.machine, machine_options(args))
+        opened = frozenset[str]()
+        if WEIGHTS_ATTRIBUTE in module.attributes:
+            from penstock.runtime.weights import open_weights
+
+            opened = open_weights(ctx, parsed, source.name)
+        give_schedules(args, ctx)
+        self.passes = self._pipeline_for(parsed, passes)
+        if args.dump_pass_pipeline:
+            print(f"Pass Manager with {len(self.passes)} passes:", file=sys.stderr)
+            print(f"builtin.module({pipeline_text(self.passes)})", file=sys.stderr)
+        if args.verify_roundtrip:
+            _require_roundtrip(ctx, parsed)
+        self._run(ctx, parsed, opened)
+        if args.generate_reproducer is not None:
+            self._write_reproducer(Path(args.generate_reproducer), self.passes, "generated, nothing failed")
+        if args.schedule is not None:
+            from penstock.runtime.schedules import require_applied
+
+            require_applied(ctx, module)
+        if ctx.has_weights:
+            from penstock.runtime.weights import carry_weights
+
+            file, notes = carry_weights(ctx, module, source.name, args.output, opened, args.weights)
+            if file is not None and file in self.weights_files:
+                raise UserError("two pieces of the input would have their weights in one file", loc=file)
+            self.weights_files.append(str(file))
+            for note in notes:
+                print(f"warning: {note}", file=sys.stderr)
+        with phase("print", self.instruments), fewer_collections():
+            return self._written(ctx, parsed)
+
+    def _written(self, ctx: PenstockContext, parsed: ParsedText) -> str:
+        """The output for a module, in the form that `--target` says."""
+        style = self._style(is_output=True)
+        if self.target is None:
+            return op_text(ctx, parsed.module, style)
+        stream = StringIO()
+        self.target.emit(ctx, parsed.module, stream)
+        return stream.getvalue()
+
+    def _pipeline_for(self, parsed: ParsedText, passes: tuple[ModulePass, ...]) -> tuple[ModulePass, ...]:
+        """The pipeline of the command line, or of the text, or the compiler's own for its machine, edited."""
+        if self.args.run_reproducer:
+            from penstock.tools.reproduce import PIPELINE, RESOURCE
+
+            written = parsed.resources.get(RESOURCE, {}).get(PIPELINE)
+            if written is None:
+                assert self.chunk is not None
+                message = "the text names no passes, so there is nothing to go on with"
+                notes = [f"they are in external_resources, {RESOURCE}, {PIPELINE} at its end"]
+                raise UserError(message, loc=self.chunk.name, notes=notes)
+            self.texts[PIPELINE_NAME] = written
+            return read_pipeline(written, _named_pipelines)
+        if self._is_edited():
+            from penstock.runtime.compiler import passes_for
+
+            return passes_for(parsed.module, "accel", None, self.args.passes)
+        return passes
+
+    def _parsed(self, ctx: PenstockContext, source: SourceText) -> ParsedText:
+        """The module of a text of IR, or the program that is a kernel of a text of kernels."""
+        args = self.args
+        if not self._is_kernels(source):
+            return parse_text(ctx, source, implicit_module=not args.no_implicit_module)
+        from penstock.lowering.from_kernel.lower import KernelFile
+
+        file = KernelFile(source)
+        return ParsedText(file.module(file.kernel(args.kernel), read_dims(args.dim)), {})
+
+    def _run(self, ctx: PenstockContext, parsed: ParsedText, opened: frozenset[str]) -> None:
+        args = self.args
+        observers: list[Observer] = [*self.instruments, *self._dumpers(ctx, parsed, opened)]
+        if args.crash_reproducer is not None or args.local_reproducer:
+            from penstock.tools.reproduce import LastInput
+
+            self.last_input = LastInput(ctx, keeps_text=args.local_reproducer)
+            observers.append(self.last_input)
+        watch = self._lockstep(ctx, parsed) if args.lockstep else None
+        if watch is not None:
+            observers.append(watch)
+        listen = nullcontext()
+        if self.remarks is not None:
+            from penstock.dialects.remarks import listening
+
+            listen = listening(self.remarks.listen)
+        try:
+            with listen:
+                run_passes(
+                    ctx,
+                    parsed.module,
+                    self.passes,
+                    observers=observers,
+                    verify_first=not args.no_verify,
+                    verify_each=args.verify_each and not args.no_verify,
+                    remark_levels=True,
+                    parsed=parsed,
+                )
+        except UserError as error:
+            if watch is not None:
+                raise watch.explained(error) from error
+            raise
+        except PassFault as error:
+            if args.shrink and isinstance(error.__cause__, ShrinkException):
+                print("Success, can shrink", file=sys.stderr)
+                raise SystemExit(0) from None
+            raise
+        finally:
+            if watch is not None:
+                print(watch.report, file=sys.stderr)
+
+    def _dumpers(self, ctx: PenstockContext, parsed: ParsedText, opened: frozenset[str]) -> Sequence[Instrumentation]:
+        """What prints the IR around passes, if that is asked for."""
+        args = self.args
+        before, after = args.print_ir_before, args.print_ir_after
+        chosen = bool(before or after or args.print_ir_after_change or args.print_ir_after_failure)
+        if args.print_between_passes or (args.print_ir_tree_dir is not None and not chosen):
+            after = frozenset({ALL})
+        elif not chosen:
+            return []
+        from penstock.tools.ir_printing import DumpTree, IrDumper
+
+        tree = None
+        if args.print_ir_tree_dir is not None:
+            assert self.chunk is not None
+            folder = Path(args.print_ir_tree_dir, *([f"piece_{self.number}"] if args.split_input_file else []))
+            named = parsed.module.attributes.get(WEIGHTS_ATTRIBUTE)
+            file = Path(self.chunk.name).resolve().parent / named.data if isinstance(named, StringAttr) else None
+            tree = DumpTree(folder, file, opened)
+        dumper = IrDumper(
+            ctx,
+            self._style(),
+            self.passes,
+            before,
+            after,
+            args.print_ir_after_change,
+            args.print_ir_after_failure,
+            args.print_ir_module_scope,
+            args.print_between_passes,
+            tree,
+        )
+        return [dumper]
+
+    def _lockstep(self, ctx: PenstockContext, parsed: ParsedText) -> Lockstep:
+        from penstock.runtime.signature import signature_of
+        from penstock.tools.lockstep import Lockstep, default_inputs
+
+        return Lockstep(ctx, default_inputs(signature_of(parsed.module)))
+
+    def _style(self, *, is_output: bool = False) -> TextStyle:
+        args = self.args
+        to_stdout = is_output and args.output in (None, "-")
+        return TextStyle(
+            print_generic_format=args.print_op_generic,
+            print_properties_as_attributes=args.print_no_properties,
+            print_debuginfo=args.print_debuginfo,
+            syntax_highlight=args.syntax_highlight or (to_stdout and self.colour(sys.stdout)),
+            elide_larger=args.elide_larger,
+            skip_regions=args.print_skip_regions,
+            value_users=args.print_value_users,
+            unique_names=args.print_unique_ssa_ids,
+        )
+
+    # reproducers
+
+    def reproduce(self, error: Exception) -> str | None:
+        """Write the piece of input at fault with the passes up to the faulty one; returns how to repeat it."""
+        from penstock.tools.reproduce import NAME, reproducer_folder
+
+        if self.chunk is None:
+            return None
+        done = error.pipeline if isinstance(error, PassFault) else self.passes
+        if self._is_kernels(self.chunk) and not self.args.local_reproducer:
+            flags = ["penstock-opt", *chosen_flags(self.args)]
+            flags += [] if self.args.kernel is None else ["--kernel", self.args.kernel]
+            flags += [f"--dim={word}" for word in self.args.dim]
+            return shlex.join([*flags, "-p", pipeline_text(done), self.chunk.name])
+        named = self.args.crash_reproducer
+        path = reproducer_folder() / NAME if named is None else Path(named)
+        return self._write_reproducer(path, done, str(error).split("\n")[0])
+
+    def _with_reproducer(self, error: UserError) -> UserError:
+        """A fault with the command that repeats it, if a pass refused its input and it was said in which file to be."""
+        if self.args.crash_reproducer is None or self.last_input is None or not self.last_input.done:
+            return error
+        done = tuple(self.last_input.done)
+        command = self._write_reproducer(Path(self.args.crash_reproducer), done, error.message)
+        notes = [*error.notes, f"repeat it with: {command}"]
+        return UserError(error.message, loc=error.loc, notes=notes, status=error.status)
+
+    def _write_reproducer(self, path: Path, passes: Sequence[ModulePass], what: str) -> str:
+        from penstock.tools.reproduce import write_reproducer
+
+        assert self.chunk is not None
+        flags, text = chosen_flags(self.args), self.chunk.text
+        if self.args.local_reproducer and self.last_input is not None and self.last_input.done:
+            # The machine is in the module by now.
+            text, passes = self.last_input.text, self.last_input.done[-1:]
+            flags = [flag for flag in flags if not flag.startswith("--set")] if self.args.machine is None else []
+        if self.args.allow_unregistered_dialect:
+            flags.append("--allow-unregistered-dialect")
+        # The text may end up far from its weights.
+        folder = Path(self.chunk.name).parent.resolve()
+        text = WEIGHTS_FILE.sub(lambda found: found[1] + str(folder / found[2]), text)
+        return write_reproducer(path, text, flags, passes, what)
+
+
+def _named_pipelines() -> Pipelines:
+    from penstock.runtime.named_pipelines import named_pipelines
+
+    return named_pipelines()
+
+
+def _all_passes(passes: Sequence[ModulePass]) -> Sequence[ModulePass]:
+    """The passes of a pipeline and of those that are nested in it."""
+    return [
+        inner for each in passes for inner in (_all_passes(each.passes) if isinstance(each, NestedPipeline) else [each])
+    ]
+
+
+def _require_roundtrip(ctx: PenstockContext, parsed: ParsedText) -> None:
+    """Raise UserError where the text of a module, in either form, is not read back as the same module."""
+    for generic in (False, True):
+        form = "generic form" if generic else "custom form"
+        text = op_text(ctx, parsed.module, TextStyle(print_generic_format=generic))
+        try:
+            again = parse_text(ctx, SourceText(f"<{form}>", text)).module
+        except UserError as error:
+            raise UserError(f"the {form} of the input is not read back: {error.message}", loc=error.loc) from None
+        if not again.is_structurally_equivalent(parsed.module):
+            raise UserError(f"the {form} of the input is read back as another module")
