@@ -121,7 +121,9 @@ def _notes_on(error: VerifyException, op: Operation, module: Operation) -> Seque
     if isinstance(error, UnknownName):
         return [error.note]
     if isinstance(op, func.CallOp):
-        functions = [each.sym_name.data for each in module.walk() if isinstance(each, func.FuncOp)]
+        # Of a function that is verified by itself, the others are around it.
+        around = module.parent_op() or module
+        functions = [each.sym_name.data for each in around.walk() if isinstance(each, func.FuncOp)]
         callee = op.callee.string_value()
         return [] if callee in functions else [nearest_or_all(callee, functions, "the functions here")]
     return []

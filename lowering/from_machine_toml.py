@@ -25,6 +25,7 @@ from typing import cast
 
 from penstock.dialects.diagnostics import UserError, did_you_mean
 from penstock.dialects.machine import TargetOp
+from penstock.dialects.plugins import installed
 from penstock.lowering.machine_file import (
     COVERS,
     EXTENDS,
@@ -39,6 +40,8 @@ from penstock.lowering.toml_positions import Path as KeyPath
 from penstock.lowering.toml_positions import Positions, locate, read_toml
 from penstock.passes.cpu import cpu_features
 
+MACHINES = "penstock.machines"
+"""The group of entry points of machine files: each is the path of one."""
 NATIVE = "native"
 """What asks for the host with the registers of the CPU that this process runs on."""
 _HOSTS = (
@@ -82,22 +85,35 @@ def native_machine() -> str:
     return next((name for name, needed in _HOSTS if needed <= features), "host")
 
 
+def _installed_machine(name: str) -> str:
+    """The path of the machine file that an installed package offers under this name, in the group `MACHINES`."""
+    offered = {entry.name: entry for entry in installed(MACHINES)}
+    if name not in offered:
+        known = [*shipped_machines(), *offered]
+        near = did_you_mean(name, [*known, NATIVE])
+        listed = f"the machines are {', '.join(known)}, and {NATIVE}; a path must end in {_SUFFIX}"
+        raise UserError(f'unknown machine "{name}"', notes=[near, listed] if near else [listed])
+    try:
+        return str(offered[name].load())
+    except Exception as error:
+        message = f'the package that offers the machine "{name}" does not load: {type(error).__name__}: {error}'
+        raise UserError(message) from error
+
+
 def machine_text(name_or_path: str) -> tuple[str, str]:
     """
-    The name to report and the text of a machine file: a shipped machine, "native", or a path that ends in `.toml`.
+    The name to report and the text of a machine file: a shipped machine, one of an installed package, "native", or a
+    path that ends in `.toml`.
 
-    Raises UserError for a name that is not shipped and for a file that cannot be read.
+    Raises UserError for a name that is none of these and for a file that cannot be read.
     """
     if name_or_path == NATIVE:
         name_or_path = native_machine()
     if not name_or_path.endswith(_SUFFIX):
-        shipped = shipped_machines()
-        if name_or_path not in shipped:
-            near = did_you_mean(name_or_path, [*shipped, NATIVE])
-            listed = f"the machines are {', '.join(shipped)}, and {NATIVE}; a path must end in {_SUFFIX}"
-            raise UserError(f'unknown machine "{name_or_path}"', notes=[near, listed] if near else [listed])
-        file = name_or_path + _SUFFIX
-        return file, (resources.files("penstock.machines") / file).read_text(encoding="utf-8")
+        if name_or_path in shipped_machines():
+            file = name_or_path + _SUFFIX
+            return file, (resources.files("penstock.machines") / file).read_text(encoding="utf-8")
+        name_or_path = _installed_machine(name_or_path)
     try:
         return name_or_path, Path(name_or_path).read_text(encoding="utf-8")
     except OSError as error:

@@ -93,9 +93,14 @@ class PolynomialBody(Body):
         """The smaller of the two; a NaN stays."""
         return self.where(self.compare("gt", x, self.real(limit)), self.real(limit), x)
 
-    def at_least(self, x: SSAValue, limit: float) -> SSAValue:
-        """The larger of the two; a NaN stays."""
-        return self.where(self.compare("lt", x, self.real(limit)), self.real(limit), x)
+    def beyond(self, x: SSAValue, low: tuple[float, float], high: tuple[float, float], found: SSAValue) -> SSAValue:
+        """
+        What is found of x, but below the first limit and above the second one the number beside it; a NaN stays.
+
+        It costs less than bounds on x, of which compilers make masks, and which what is computed would wait for.
+        """
+        found = self.where(self.compare("lt", x, self.real(low[0])), self.real(low[1]), found)
+        return self.where(self.compare("gt", x, self.real(high[0])), self.real(high[1]), found)
 
     def bits(self, x: SSAValue) -> SSAValue:
         """The bits of an f32."""
@@ -164,26 +169,27 @@ class PolynomialBody(Body):
 
 
 def exp(body: PolynomialBody, x: SSAValue) -> SSAValue:
-    """e^x = 2^k * e^r. Beyond the bounds it is infinity and 0, as at them."""
-    rest, bits = body.without_powers(body.at_least(body.at_most(x, 89), -104), 2 * BIAS)
-    return body.scaled(body.exp_of_rest(rest), bits)
+    """e^x = 2^k * e^r, which overflows before 89 and is 0 before -104."""
+    rest, bits = body.without_powers(x, 2 * BIAS)
+    return body.beyond(x, (-104, 0), (89, inf), body.scaled(body.exp_of_rest(rest), bits))
 
 
 def exp2(body: PolynomialBody, x: SSAValue) -> SSAValue:
     """2^x = 2^k * 2^r."""
-    x = body.at_least(body.at_most(x, 129), -151)
     integer, bits = body.nearest_integer(x, 1, 2 * BIAS)
-    return body.scaled(body.polynomial(body.sub(x, integer), (1, *EXP2)), bits)
+    found = body.scaled(body.polynomial(body.sub(x, integer), (1, *EXP2)), bits)
+    return body.beyond(x, (-151, 0), (129, inf), found)
 
 
 def expm1(body: PolynomialBody, x: SSAValue) -> SSAValue:
     """e^x - 1 = (2^k - 1) + 2^k * (e^r - 1), by halves, as 2^128 is no f32; where it is x to the last bit, x."""
-    rest, bits = body.without_powers(body.at_least(body.at_most(x, 89), -18), BIAS - 1)
+    rest, bits = body.without_powers(x, BIAS - 1)
     half = body.power_of_two(bits)
     linear = body.multiply_add(rest, half, body.sub(half, body.real(0.5)))
     remainder = body.mul(body.mul(rest, rest), body.polynomial(rest, EXP))
     halved = body.multiply_add(remainder, half, linear)
-    return body.where(body.compare("lt", body.abs(x), body.real(2**-25)), x, body.add(halved, halved))
+    found = body.beyond(x, (-18, -1), (89, inf), body.add(halved, halved))
+    return body.where(body.compare("lt", body.abs(x), body.real(2**-25)), x, found)
 
 
 def log(body: PolynomialBody, x: SSAValue) -> SSAValue:

@@ -37,6 +37,16 @@ class NestedPipeline(ModulePass):
     def name(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
         return f"'{self.anchor}' pipeline"
 
+    @property
+    def reassociates(self) -> bool:
+        """Whether one of its passes may change the order of sums."""
+        return any(getattr(each, "reassociates", False) for each in self.passes)
+
+    @property
+    def narrows_to(self) -> str | None:
+        """The type that one of its passes stores values in, if one does."""
+        return next((found for each in self.passes if (found := getattr(each, "narrows_to", None)) is not None), None)
+
     def anchored(self, module: ModuleOp) -> list[FuncOp | ModuleOp]:
         """The operations that it runs on, in order; declarations have nothing to run on."""
         found = [op for op in module.ops if isinstance(op, FuncOp | ModuleOp) and self.anchor in (op.name, "any")]

@@ -141,16 +141,19 @@ def read_pipeline(text: str, named: Callable[[], Pipelines] = dict) -> tuple[Mod
     Raises UserError, placed in the text, for an unknown pass or option and for a value of the wrong type.
     """
     available = available_passes()
-    return tuple(each for item in split_pipeline(text) for each in _read_item(available, named, item))
+    return tuple(each for item in split_pipeline(text) for each in read_item(available, item, named))
 
 
-def _read_item(available: AvailablePasses, named: Callable[[], Pipelines], item: PipelineItem) -> Sequence[ModulePass]:
+def read_item(
+    available: AvailablePasses, item: PipelineItem, named: Callable[[], Pipelines] = dict
+) -> Sequence[ModulePass]:
+    """The passes that an item of a pipeline stands for; raises UserError as `read_pipeline` does."""
     if (found := _NESTED.fullmatch(item.text)) is not None:
         if (anchor := found["anchor"]) not in ANCHORS:
             note = nearest_or_all(anchor, ANCHORS, "passes run in")
             raise UserError(f'no passes can be nested in "{anchor}"', loc=item.place, notes=[note])
         inner = _split(item.part(found["inner"], found.start("inner")))
-        passes = tuple(module_pass for each in inner for module_pass in _read_item(available, named, each))
+        passes = tuple(module_pass for each in inner for module_pass in read_item(available, each, named))
         if anchor == "func.func" and any(isinstance(each, NestedPipeline) for each in passes):
             raise UserError("nothing can be nested in a function", loc=item.place)
         return [NestedPipeline(anchor, passes)]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-import inspect
 import types
 from dataclasses import dataclass
 from itertools import pairwise
@@ -112,6 +110,10 @@ def _spelled(default: object) -> str:
 
 def _documented(pass_type: type[ModulePass]) -> dict[str, str]:
     """The strings below the fields of a pass and of what it derives from, by the names of the fields."""
+    # Only for those who ask for help.
+    import ast
+    import inspect
+
     found: dict[str, str] = {}
     for base in reversed(pass_type.__mro__):
         if base in (object, ModulePass) or not issubclass(base, ModulePass):

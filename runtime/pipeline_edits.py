@@ -29,6 +29,7 @@ from penstock.runtime.pass_manager import (
     available_passes,
     load_pass,
     make_pass,
+    read_item,
     read_spec,
 )
 
@@ -156,15 +157,16 @@ def _apply(passes: list[ModulePass], index: int, edit: PipelineEdit, available: 
     if edit.given is None:
         del passes[index]
         return
-    spec = read_spec(edit.given)
     if edit.kind == "configure":
         kept = passes[index].pipeline_pass_spec().parameters
-        spec = ArgSpec(edit.name, {**kept, **spec.normalize_parameter_names().parameters})
-    given = make_pass(available, spec, (edit.item if edit.kind == "configure" else edit.given).place)
+        spec = ArgSpec(edit.name, {**kept, **read_spec(edit.given).normalize_parameter_names().parameters})
+        passes[index] = make_pass(available, spec, edit.item.place)
+        return
+    given = read_item(available, edit.given)
     match edit.kind:
         case "before":
-            passes.insert(index, given)
+            passes[index:index] = given
         case "after":
-            passes.insert(index + 1, given)
+            passes[index + 1 : index + 1] = given
         case _:
-            passes[index] = given
+            passes[index : index + 1] = given

@@ -27,6 +27,7 @@ COMMANDS = {
     "machines": "list, show or validate machines",
     "show": "print what kernels compute, as text of the kernel language",
     "format": "write texts of kernels in their one form",
+    "new-plugin": "write the skeleton of a package that extends Penstock",
     "test-planner": "check that a planner keeps to its contract",
     "test-tiler": "check that a tiler keeps to its contract",
 }

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from xdsl.dialects.builtin import StringAttr
 from xdsl.passes import ModulePass
-from xdsl.utils.exceptions import ShrinkException
+from xdsl.utils.exceptions import DiagnosticException, ShrinkException
 
 from penstock.dialects.context import WEIGHTS_ATTRIBUTE, PenstockContext, make_context
 from penstock.dialects.diagnostics import USAGE, USER_FAULT, UserError, nearest_or_all
@@ -250,7 +250,15 @@ class OptRun:
         if self.target is None:
             return op_text(ctx, parsed.module, style)
         stream = StringIO()
-        self.target.emit(ctx, parsed.module, stream)
+        try:
+            self.target.emit(ctx, parsed.module, stream)
+        except (AssertionError, DiagnosticException, LookupError, TypeError, ValueError, NotImplementedError) as error:
+            if not type(self.target).__module__.startswith("xdsl."):
+                raise
+            # Those of xDSL take for granted that the program is for them.
+            message = f'the target "{self.target.name}" does not know how to write this program'
+            notes = [] if isinstance(error, AssertionError) else str(error).strip().splitlines()[-1:]
+            raise UserError(message, loc=None if self.chunk is None else self.chunk.name, notes=notes) from None
         return stream.getvalue()
 
     def _pipeline_for(self, parsed: ParsedText, passes: tuple[ModulePass, ...]) -> tuple[ModulePass, ...]:

@@ -28,7 +28,7 @@ from penstock.runtime.signature import main_function, signature_of
 from penstock.runtime.weights import save_weights, weight_uses
 from penstock.tools.lockstep import INTERLEAVINGS, Lockstep, ProgramBroken, default_inputs
 from penstock.tools.reduce_edits import EDITS, Edit, change, drop_unused_inputs, places
-from penstock.tools.reproduce import write_reproducer
+from penstock.tools.reproduce import write_headed
 from penstock.tools.run_by import RunBy
 
 TRIES = 2_000
@@ -179,10 +179,8 @@ def reduce_to_file(reducer: Reducer, module: ModuleOp, passes: Sequence[ModulePa
     if tuple(reducer.interleavings) != INTERLEAVINGS:
         words += ["--interleaving", ",".join(map(str, reducer.interleavings))]
 
-    def command(file: str) -> str:
-        return shlex.join(["penstock", "check", file, *words])
-
+    line = shlex.join(["penstock", "check", str(path), *words])
     text = module_text(reducer.ctx, found.module)
-    line = write_reproducer(path, text, command, f"{found.failure.pass_name}: {found.failure.kind}")
+    write_headed(path, line, f"{found.failure.pass_name}: {found.failure.kind}", text)
     before, after = (sum(1 for _ in each.walk()) for each in (module, found.module))
     return f"reduced from {before} to {after} operations by {found.tries} tries: {line}"

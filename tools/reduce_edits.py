@@ -19,11 +19,12 @@ from xdsl.dialects.builtin import (
     IntegerType,
     MemRefType,
     ModuleOp,
+    NoneAttr,
     TensorType,
 )
 from xdsl.dialects.func import FuncOp
 from xdsl.dialects.linalg.ops import GenericOp
-from xdsl.ir import BlockArgument, Operation, Use
+from xdsl.ir import Attribute, BlockArgument, Operation, Use
 from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.traits import IsTerminator, SymbolTable
 from xdsl.utils.hints import isa
@@ -107,7 +108,7 @@ def make_input(op: Operation) -> Sequence[Change]:
     function = op.parent_op()
     if not _is_main(function) or not op.results:
         return ()
-    if not all(isa(result.type, TensorType | MemRefType) for result in op.results):
+    if not all(_may_be_input(result.type) for result in op.results):
         return ()
 
     def take() -> None:
@@ -206,6 +207,13 @@ EDITS: tuple[Edit, ...] = (
     one_iteration,
 )
 """Those that take most away first."""
+
+
+def _may_be_input(type: Attribute) -> bool:
+    """Tensors, and memory off chip that is dense."""
+    if isa(type, MemRefType):
+        return isinstance(type.layout, NoneAttr) and isinstance(type.memory_space, NoneAttr)
+    return isa(type, TensorType)
 
 
 def _is_written(use: Use) -> bool:

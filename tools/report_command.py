@@ -23,7 +23,7 @@ from penstock.tools.text import require_distinct
 EPILOG = """\
 examples:
   penstock report model.onnx --machine gemmini -o report.html
-  penstock report deep.plan --compare shallow.plan -o depths.html
+  penstock report usual.plan --compare largest.plan -o tilers.html
 """
 
 

@@ -64,9 +64,17 @@ def write_reproducer(path: Path, text: str, flags: Sequence[str], passes: Sequen
     `flags` are what the command has beside that. Raises UserError where the file cannot be written.
     """
     line = shlex.join(["penstock-opt", *flags, "--run-reproducer", str(path)])
-    versions = f"penstock {version('penstock')}, xdsl {version('xdsl')}, Python {sys.version.split()[0]}"
-    write_whole(path, f"// {line}\n// {what}\n// {versions}\n{text.rstrip()}\n{reproducer_section(passes)}")
+    write_headed(path, line, what, f"{text.rstrip()}\n{reproducer_section(passes)}")
     return line
+
+
+def write_headed(path: Path, line: str, what: str, text: str) -> None:
+    """
+    Write a text to a file, headed by the command line that shows `what` is wrong with it, and by the versions of
+    what found it. Raises UserError where it cannot be written.
+    """
+    versions = f"penstock {version('penstock')}, xdsl {version('xdsl')}, Python {sys.version.split()[0]}"
+    write_whole(path, f"// {line}\n// {what}\n// {versions}\n{text}")
 
 
 def reproduce_command(error: Exception, args: argparse.Namespace, words: Sequence[str]) -> str | None:

@@ -19,6 +19,30 @@ if TYPE_CHECKING:
     from penstock.runtime.native import NativeModule
 
 
+EXACT = (
+    "absf",
+    "absi",
+    "ceil",
+    "copysign",
+    "ctlz",
+    "ctpop",
+    "cttz",
+    "floor",
+    "fma",
+    "rint",
+    "round",
+    "roundeven",
+    "sqrt",
+    "trunc",
+)
+"""The functions of the dialect math whose results are rounded rightly everywhere; others are those of a library."""
+
+
+def calls_libraries(module: ModuleOp) -> bool:
+    """Whether a program has functions that NumPy, C's library and LLVM's may round in different ways."""
+    return any(op.name.startswith("math.") and op.name[5:] not in EXACT for op in module.walk())
+
+
 @dataclass(frozen=True)
 class RunBy(ModulePass, ABC):
     """

@@ -8,6 +8,7 @@ reason.
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,15 +17,17 @@ from penstock.tools.arguments import SWEPT, add_common, natural, read_dims, say
 from penstock.tools.text import STDIN, require_distinct
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from penstock.tools.sweep.grid import Run
     from penstock.tools.sweep.plan import PlanText, SweepPlan
+    from penstock.tools.sweep.plots import Picture
     from penstock.tools.sweep.steps import Step
     from penstock.tools.sweep.store import Result, Store
     from penstock.tools.sweep.tables import Table
 
 _STORE = "sweep.sqlite"
+_COMPARED = "cycles"
 
 EPILOG = """\
 the exit status is 0 where all runs have ended, with figures or without; docs/sweep.md says what a plan is
@@ -47,6 +50,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write the table, by its name as .csv, .parquet, .md or .tex; - is stdout, the default; repeatable",
     )
     parser.add_argument("--metrics", metavar="M,M,...", help="the figures of the table; all is all of them")
+    parser.add_argument(
+        "--compare",
+        metavar="AXIS[:M]",
+        action="append",
+        default=[],
+        help=f"say in a line what an axis changes of a figure, by default {_COMPARED}; of all axes if none is named",
+    )
+    for picture, text in (("pareto", "two figures"), ("scaling", "an axis and a figure")):
+        parser.add_argument(
+            f"--{picture}",
+            metavar="X:Y[:AXIS]=FILE",
+            action="append",
+            default=[],
+            help=f"draw {text} as .svg or .png, with a colour for each value of AXIS; repeatable",
+        )
     group = parser.add_argument_group("what is varied, beside what the plan says; values with commas between them")
     group.add_argument(
         "--set",
@@ -108,15 +126,26 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _require_outputs(args: argparse.Namespace) -> None:
+    from penstock.tools.sweep.plots import require_matplotlib
     from penstock.tools.sweep.tables import KINDS, require_pyarrow
 
-    require_distinct({f"-o {name}": name for name in args.output})
+    pictures = [picture for _, picture in _pictures(args)]
+    require_distinct({f"-o {name}": name for name in (*args.output, *(each.path for each in pictures))})
+    if pictures:
+        require_matplotlib()
     for name in args.output:
         kind = Path(name).suffix
         if name != STDIN and kind not in KINDS:
             raise UserError(f"-o {name}: a table ends in {', '.join(KINDS)}", status=USAGE)
         if kind == ".parquet":
             require_pyarrow()
+
+
+def _pictures(args: argparse.Namespace) -> list[tuple[str, Picture]]:
+    """The pictures that are asked for, each with its kind; raises UserError for words that ask for none."""
+    from penstock.tools.sweep.plots import Picture
+
+    return [(kind, Picture.read(text, f"--{kind}")) for kind in ("pareto", "scaling") for text in getattr(args, kind)]
 
 
 def _plan(args: argparse.Namespace) -> SweepPlan:
@@ -194,10 +223,29 @@ def _run(args: argparse.Namespace, plan: SweepPlan, wanted: Sequence[Run], store
             Sweep(plan, wanted, where, Keeping()).run()
 
 
+def _comparisons(args: argparse.Namespace, table: Table) -> Iterator[str]:
+    """A line for each comparison that is asked for; without any, and without -q, for each axis."""
+    from penstock.tools.sweep.comparison import comparison_line
+
+    for word in args.compare:
+        axis, _, metric = word.partition(":")
+        yield comparison_line(table, axis, metric or _COMPARED)
+    if not args.compare and not args.quiet and _COMPARED in table.known():
+        for axis in table.plan.axes:
+            if len(axis.choices) > 1:
+                yield comparison_line(table, axis.name, _COMPARED)
+
+
 def _write(args: argparse.Namespace, table: Table) -> None:
+    from penstock.tools.sweep.plots import draw_pareto, draw_scaling
+
     metrics = table.metrics(args.metrics)
     for name in args.output or [STDIN]:
         table.write(name, metrics)
+    for kind, picture in _pictures(args):
+        (draw_pareto if kind == "pareto" else draw_scaling)(table, picture)
+    for line in _comparisons(args, table):
+        print(line, file=sys.stderr)
     failed = [row for row in table.rows if not row.result.is_ok]
     if failed:
         say(args, f"{len(failed):,} of {len(table.rows):,} runs have no figures: {failed[0].result.reason}")

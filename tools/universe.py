@@ -50,6 +50,7 @@ PASSES: dict[str, str] = {
     "insert-copies": "penstock.passes.tensor.insert_copies:InsertCopiesPass",
     "layout": "penstock.passes.graph.layout:LayoutPass",
     "loop-to-accel": "penstock.lowering.loop_to_accel:LoopToAccelPass",
+    "lower-to-upstream": "penstock.lowering.loop_to_upstream:LowerToUpstreamPass",
     "multi-buffer": "penstock.passes.loop.multi_buffer:MultiBufferPass",
     "math-polynomial-approximation": "penstock.passes.loop.polynomial_approximation:MathPolynomialApproximationPass",
     "measure": "penstock.runtime.measure:MeasurePass",

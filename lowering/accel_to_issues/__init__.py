@@ -30,6 +30,7 @@ from penstock.lowering.accel_to_issues.places import (
     start_in_granules,
 )
 from penstock.lowering.accel_to_issues.sums import sums_begun_after
+from penstock.passes.accel.waiting import Completion
 from penstock.passes.analysis.commands.program import unit_of
 from penstock.passes.analysis.kernels import ENTRY, machine_kernels
 from penstock.passes.index_builder import materialize
@@ -49,10 +50,10 @@ class _Function:
     """What keeps commands in order."""
     places: dict[SSAValue, Place] = field(default_factory=dict[SSAValue, Place])
     dead: list[Operation] = field(default_factory=list[Operation])
-    numbered: dict[SSAValue, tuple[str, Block | None]] = field(
-        default_factory=dict[SSAValue, "tuple[str, Block | None]"]
+    numbered: dict[SSAValue, tuple[str, Operation] | None] = field(
+        default_factory=dict[SSAValue, "tuple[str, Operation] | None"]
     )
-    """The unit and the block of the command that a number stands for."""
+    """The unit and the op of the command that a number stands for; None for the number of none."""
     begins: set[ExecOp] = field(default_factory=set[ExecOp])
     """The commands that overwrite what they would add to zeros."""
 
@@ -146,23 +147,31 @@ class _Function:
         if number is not None:
             number.name_hint = op.token.name_hint
             op.token.replace_all_uses_with(number)
-            self.numbered[number] = unit_of(op, self.target), op.parent
+            self.numbered[number] = unit_of(op, self.target), op
         self.dead.append(op)
 
     def _join(self, builder: Builder, op: ReadyOp) -> None:
         """A number stands for one command: of several the last, where the others have been waited for."""
-        *first, last = op.dependencies or [materialize(builder, NO_ID)]
+        *first, last = op.dependencies or [self._none(builder)]
         self._wait(builder, op, first)
         op.token.replace_all_uses_with(last)
         self.dead.append(op)
 
+    def _none(self, builder: Builder) -> SSAValue:
+        found = materialize(builder, NO_ID)
+        self.numbered[found] = None
+        return found
+
     def _wait(self, builder: Builder, op: Operation, tokens: Sequence[SSAValue]) -> None:
         """A command that does not run on has no number; of those of a unit in a row the last completes all."""
-        last = {self.numbered[token]: token for token in tokens if token in self.numbered}
-        for token in tokens:
-            is_last = token not in self.numbered or last[self.numbered[token]] is token
-            if isinstance(token.type, IndexType) and is_last:
-                builder.insert(CodeOp(WAIT, id=token)).location = op.location
+        completion = Completion(self._issued_as, lambda token: token in self.numbered and self.numbered[token] is None)
+        for token in completion.least([token for token in tokens if isinstance(token.type, IndexType)]):
+            builder.insert(CodeOp(WAIT, id=token)).location = op.location
+
+    def _issued_as(self, token: SSAValue) -> tuple[str, Operation] | None:
+        if isinstance(op := token.owner, DmaOp | ExecOp):
+            return unit_of(op, self.target), op
+        return self.numbered.get(token)
 
     def _call(self, builder: Builder, op: func.CallOp) -> None:
         """What is on chip is handed over as its address; what else there is to know of it is known to the kernel."""

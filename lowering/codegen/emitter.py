@@ -178,8 +178,11 @@ class Emitter:
         """How many there are from `low` to below `high`; none if they are crossed."""
         raise NotImplementedError
 
-    def affine_binary(self, kind: AffineBinaryOpKind, left: Expr, right: Expr) -> Expr:
-        """An operation of an affine expression, one of whose operands is not known."""
+    def affine_binary(self, kind: AffineBinaryOpKind, left: Expr, right: Expr, *, may_wrap: bool) -> Expr:
+        """
+        An operation of an affine expression, one of whose operands is not known; divisors are positive numbers. With
+        `may_wrap` operands may be any numbers of 64 bits, and sums and products wrap around.
+        """
         raise NotImplementedError
 
     def minimum(self, left: Expr, right: Expr) -> Expr:

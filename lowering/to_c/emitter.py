@@ -145,8 +145,19 @@ class FunctionEmitter(Emitter):
     def extent(self, low: Size, high: Size) -> Size:
         return f"({high} > {low} ? {high} - {low} : 0)"
 
-    def affine_binary(self, kind: AffineBinaryOpKind, left: Expr, right: Expr) -> Expr:
+    def affine_binary(self, kind: AffineBinaryOpKind, left: Expr, right: Expr, *, may_wrap: bool) -> Expr:
         a, b = left.atom, right.atom
+        if may_wrap:
+            match kind:
+                case AffineBinaryOpKind.Add | AffineBinaryOpKind.Mul:
+                    symbol = "+" if kind is AffineBinaryOpKind.Add else "*"
+                    return Expr(f"(int64_t)((uint64_t){a} {symbol} (uint64_t){b})")
+                case AffineBinaryOpKind.Mod:
+                    return Expr(f"{a} % {b} + ({a} % {b} < 0 ? {b} : 0)")
+                case AffineBinaryOpKind.FloorDiv:
+                    return Expr(f"{a} / {b} - ({a} % {b} < 0)")
+                case AffineBinaryOpKind.CeilDiv:
+                    return Expr(f"{a} / {b} + ({a} % {b} > 0)")
         match kind:
             case AffineBinaryOpKind.Add:
                 return Expr(f"{a} - {-right.number}" if right.number is not None and right.number < 0 else f"{a} + {b}")

@@ -180,21 +180,26 @@ class LlvmEmitter(Lanes, Emitter):
             first = self.asm.value(f"or i1 {first}, {other}")
         return Expr(first, is_atom=True)
 
-    def affine_binary(self, kind: AffineBinaryOpKind, left: Expr, right: Expr) -> Expr:
+    def affine_binary(self, kind: AffineBinaryOpKind, left: Expr, right: Expr, *, may_wrap: bool) -> Expr:
         asm, a, b = self.asm, left.size, right.size
         match kind:
             case AffineBinaryOpKind.Add:
-                found = asm.add(a, b)
+                found = asm.value(f"add i64 {a}, {b}") if may_wrap else asm.add(a, b)
             case AffineBinaryOpKind.Mul:
-                found = asm.times(a, b)
+                found = asm.value(f"mul i64 {a}, {b}") if may_wrap else asm.times(a, b)
             case AffineBinaryOpKind.Mod:
                 found = self._modulo(a, b)
             case AffineBinaryOpKind.FloorDiv:
-                found = asm.value(f"sdiv i64 {asm.value(f'sub i64 {a}, {self._modulo(a, b)}')}, {b}")
+                found = self._quotient(a, b, "sub", "slt")
             case AffineBinaryOpKind.CeilDiv:
-                rest = self._modulo(asm.value(f"sub i64 0, {a}"), b)
-                found = asm.value(f"sdiv i64 {asm.value(f'add i64 {a}, {rest}')}, {b}")
+                found = self._quotient(a, b, "add", "sgt")
         return Expr(str(found), is_atom=True)
+
+    def _quotient(self, left: Size, right: Size, change: str, sign: str) -> str:
+        """The quotient towards zero, changed by one where the rest has a sign."""
+        quotient, rest = (self.asm.value(f"{each} i64 {left}, {right}") for each in ("sdiv", "srem"))
+        is_changed = self.asm.value(f"zext i1 {self.asm.value(f'icmp {sign} i64 {rest}, 0')} to i64")
+        return self.asm.value(f"{change} i64 {quotient}, {is_changed}")
 
     def _modulo(self, left: Size, right: Size) -> str:
         rest = self.asm.value(f"srem i64 {left}, {right}")

@@ -7,34 +7,58 @@ from dataclasses import dataclass
 from functools import partial
 
 from xdsl.context import Context
-from xdsl.dialects import func
+from xdsl.dialects import func, scf
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from penstock.dialects.accel import DmaOp, ReadyOp, WaitOp
+from penstock.dialects.accel import ReadyOp, WaitOp
 from penstock.dialects.functions import body_block
 from penstock.dialects.machine import TargetOp
 from penstock.passes.accel.accel_check_hazards import check_hazards
-from penstock.passes.accel.waiting import Pending, Waiting
-from penstock.passes.analysis.commands.program import CommandOp, unit_of
+from penstock.passes.accel.waiting import Completion, Pending, Waiting
+from penstock.passes.analysis.commands.program import CommandOp, runs_on, unit_of
 from penstock.passes.analysis.kernels import machine_kernels
-from penstock.passes.schedule.ordering.tokens import set_dependencies, tidy
+from penstock.passes.schedule.ordering.tokens import is_completed, set_dependencies, tidy
 
 
-def _complete(target: TargetOp, token: SSAValue, pending: Pending) -> list[SSAValue]:
+def _complete(completion: Completion, token: SSAValue, pending: Pending) -> list[SSAValue]:
+    """A token that is waited for, and those beside it that are complete then."""
+    if isinstance(token, BlockArgument):
+        beside: Sequence[SSAValue] = token.owner.args
+    elif isinstance(last := token.owner, CommandOp) and last.parent is not None:
+        beside = [op.token for op in last.parent.ops if isinstance(op, CommandOp)]
+    else:
+        beside = token.owner.results if isinstance(token.owner, Operation) else ()
+    found: list[SSAValue] = [each for each in beside if each in pending and completion.implies(token, each)]
+    return found if token in found else [*found, token]
+
+
+def _begin_with(function: func.FuncOp) -> None:
     """
-    A token that is waited for, and those of the commands before it in its block that are of its unit, which completes
-    them in their order.
+    A token from before a loop is waited for in its first iteration, and complete in the others: a token that the loop
+    carries, and that begins complete, begins with it.
     """
-    found, last = [token], token.owner
-    op = last.prev_op if isinstance(last, CommandOp) else None
-    while op is not None and isinstance(last, CommandOp):
-        if isinstance(op, CommandOp) and op.token in pending and unit_of(op, target) == unit_of(last, target):
-            found.append(op.token)
-        op = op.prev_op
-    return found[::-1]
+    for op in function.walk():
+        loop = op.parent_op()
+        if not isinstance(op, CommandOp) or not isinstance(loop, scf.ForOp):
+            continue
+        waits = list(op.dependencies)
+        free = [
+            number
+            for number, arg in enumerate(loop.body.block.args[1:])
+            if arg in waits and is_completed(loop.iter_args[number])
+        ]
+        for token in [each for each in waits if _is_outside(each, loop)][: len(free)]:
+            loop.operands[3 + free.pop(0)] = token
+            waits.remove(token)
+        set_dependencies(op, waits)
+
+
+def _is_outside(token: SSAValue, loop: scf.ForOp) -> bool:
+    block = token.owner if isinstance(token.owner, Block) else token.owner.parent
+    return block is not None and not loop.is_ancestor(block)
 
 
 @dataclass(frozen=True)
@@ -45,8 +69,8 @@ class AccelTokensToWaitsPass(ModulePass):
     Requires the accel level, and a machine whose commands run on where they name `{id}`, and are complete when their
     code has been executed where they do not. Guaranteed: no command comes `after` a token. Before one that did, the
     processor waits for those tokens that it has not waited for; after a command that does not run on, for its own. A
-    wait names the commands before in its block, too, of the unit that it waits for: the last is enough for all of them,
-    as the machine completes them in their order. The kernels are checked for hazards as they are then. Raises UserError
+    wait names the commands before, too, of the unit that it waits for: the last is enough for all of them, as the
+    machine completes them in their order. The kernels are checked for hazards as they are then. Raises UserError
     for one.
 
     Before:
@@ -99,7 +123,8 @@ class AccelTokensToWaitsPass(ModulePass):
         for command in own:
             command.token.replace_all_uses_with(completed.token)
         tidy(function, completed.token)
-        waits = Waiting(partial(_complete, target), early=False)
+        _begin_with(function)
+        waits = Waiting(partial(_complete, completion_of(target)), early=False)
         waits.block(block, frozenset())
         for command in [each for each in function.walk() if isinstance(each, CommandOp)]:
             set_dependencies(command, ())
@@ -112,11 +137,13 @@ class AccelTokensToWaitsPass(ModulePass):
             Rewriter.erase_op(completed)
 
 
-def runs_on(op: CommandOp, target: TargetOp) -> bool:
-    """Whether a command may not be complete when its code has been executed."""
-    if isinstance(op, DmaOp):
-        return target.dmas()[op.engine.data].runs_on
-    return target.intrinsics()[op.intrinsic_name].runs_on
+def completion_of(target: TargetOp) -> Completion:
+    """What is complete when tokens of commands are."""
+
+    def issued(token: SSAValue) -> tuple[str, Operation] | None:
+        return (unit_of(token.owner, target), token.owner) if isinstance(token.owner, CommandOp) else None
+
+    return Completion(issued, is_completed)
 
 
 def _insert(op: Operation, tokens: Sequence[SSAValue], place: InsertPoint) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from xdsl.dialects import scf
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
 from penstock.dialects.accel import BarrierOp, ReadyOp, TokenType, WaitOp
 from penstock.passes.analysis.commands.program import CommandOp
@@ -92,3 +92,50 @@ class Waiting:
         results = {op.results[n] for n in carried if terminator.operands[n] in end or op.iter_args[n] in pending}
         left = end if trip_count(op) else end | pending
         return trial.before, left | results
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What is complete when a token is, where a unit completes its commands in the order in which they are issued."""
+
+    issued: Callable[[SSAValue], tuple[str, Operation] | None]
+    """The unit and the op of the command that a token is of; None for what is no command's."""
+    is_none: Callable[[SSAValue], bool]
+    """Whether a token is complete from the beginning."""
+
+    def implies(
+        self, token: SSAValue, other: SSAValue, seen: frozenset[tuple[SSAValue, SSAValue]] = frozenset()
+    ) -> bool:
+        """Whether `other` is complete when `token` is: it is of an earlier command of its unit, in every iteration."""
+        if token is other or self.is_none(other):
+            return True
+        mine, theirs = self.issued(token), self.issued(other)
+        if mine is not None and theirs is not None:
+            (unit, op), (other_unit, earlier) = mine, theirs
+            return unit == other_unit and op.parent is earlier.parent and earlier.is_before_in_block(op)
+        both = carried(token), carried(other)
+        if both[0] is None or both[1] is None or both[0][0] is not both[1][0] or (token, other) in seen:
+            return False
+        (loop, number), (_, second) = both[0], both[1]
+        terminator = loop.body.block.last_op
+        assert terminator is not None
+        ways = [(terminator.operands[number], terminator.operands[second])]
+        ways += [(loop.iter_args[number], loop.iter_args[second])]
+        return all(self.implies(*way, seen | {(token, other)}) for way in ways)
+
+    def least(self, tokens: Sequence[SSAValue]) -> list[SSAValue]:
+        """Those of some tokens that are enough to wait for, in their order."""
+        kept: list[SSAValue] = []
+        for token in reversed(tokens):
+            if not any(self.implies(each, token) for each in kept):
+                kept.insert(0, token)
+        return kept
+
+
+def carried(token: SSAValue) -> tuple[scf.ForOp, int] | None:
+    """The loop that carries a token, in it or after it, and as which of its values."""
+    if isinstance(token, BlockArgument):
+        loop = token.owner.parent_op()
+        return (loop, token.index - 1) if isinstance(loop, scf.ForOp) else None
+    owner = token.owner
+    return (owner, list[SSAValue](owner.results).index(token)) if isinstance(owner, scf.ForOp) else None

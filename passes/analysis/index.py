@@ -460,5 +460,12 @@ def _stays_in_range(reader: IndexReader, value: SSAValue) -> bool:
     if not _fits(reader.read(value), _INDEX_BITS):
         return False
     op = value.owner
+    if isinstance(op, affine.ApplyOp | affine.MinOp):
+        index_map = op.map.data
+        known: list[Any] = [reader.read(operand) for operand in op.operands]
+        dims, symbols = known[: index_map.num_dims], known[index_map.num_dims :]
+        parts = (part for result in index_map.results for part in result.dfs())
+        if not all(_fits(_index(part.eval(dims, symbols)), _INDEX_BITS) for part in parts):
+            return False
     operands = op.operands if is_index_arithmetic(op) and isinstance(op, Operation) else ()
     return all(_stays_in_range(reader, operand) for operand in operands)

@@ -6,11 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import ml_dtypes
 import numpy as np
-from xdsl.dialects.builtin import i32
+from xdsl.dialects.builtin import IntegerType, i32
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from penstock.dialects import graph
+from penstock.dialects.diagnostics import UserError
 from penstock.dialects.graph import NCHW, GraphOp, channel_axis, tensor_of
 from penstock.dialects.graph.base import ints, set_type, single
 from penstock.dialects.weights import Array, WeightStore
@@ -77,10 +79,10 @@ def scaled_weights(weights: SSAValue, factor: SSAValue, axis: int, nodes: NodeBu
     return nodes.add(graph.MulOp(weights, factor), part)
 
 
-def folded(op: ContractionOp, factor: SSAValue | None, shift: SSAValue | None, nodes: NodeBuilder) -> SSAValue:
+def folded(op: ContractionOp, factor: SSAValue | None, shift: SSAValue | None, nodes: NodeBuilder) -> SSAValue | None:
     """
     `factor` times the result of `op` plus `shift`, vectors along its channels: the contraction with other weights and
-    another bias. One that has no bias takes no shift but as a convolution or a gemm.
+    another bias, None where these are out of range. One that has no bias takes no shift but as a convolution or a gemm.
     """
     x, w, *addends = op.operands
     bias = addends[0] if addends else None
@@ -89,7 +91,16 @@ def folded(op: ContractionOp, factor: SSAValue | None, shift: SSAValue | None, n
     if factor is not None:
         axis = weight_axis(op)
         assert axis is not None
-        w = scaled_weights(w, factor, axis, nodes, part)
+        of_weights = factor
+        if isinstance(op, graph.GemmOp) and (alpha := op.alpha.value.data) != 1:
+            # The terms of the sum are those of the result then, neither larger nor smaller.
+            properties["alpha"] = single(1)
+            of_weights = nodes.add(graph.MulOp(factor, nodes.number(alpha, factor, "alpha")), "factor")
+            if not is_in_range(of_weights, nodes, factor):
+                return None
+        if not _is_scaled_in_range(w, of_weights, axis, nodes):
+            return None
+        w = scaled_weights(w, of_weights, axis, nodes, part)
     if isinstance(op, graph.GemmOp) and shift is not None:
         properties["beta"] = single(1)
         if bias is not None and (beta := op.beta.value.data) != 1:
@@ -98,7 +109,54 @@ def folded(op: ContractionOp, factor: SSAValue | None, shift: SSAValue | None, n
         bias = nodes.add(graph.MulOp(bias, factor), changed if shift is None else "scaled")
     if shift is not None:
         bias = shift if bias is None else nodes.add(graph.AddOp(bias, shift), "bias")
+    is_given = bias is shift or bias in addends
+    if bias is not None and not is_given and not is_finite(bias, nodes):
+        return None
     return nodes.add(rebuilt(op, [x, w] if bias is None else [x, w, bias], **properties))
+
+
+def _number(value: SSAValue, nodes: NodeBuilder) -> Array | None:
+    """The value of a constant; None where the text has come without its weights."""
+    try:
+        return constant_array(value, nodes.store)
+    except UserError:
+        return None
+
+
+def is_finite(value: SSAValue, nodes: NodeBuilder) -> bool:
+    """Whether no element of a constant is NaN or infinite, as far as is known."""
+    if isinstance(tensor_of(value).element_type, IntegerType):
+        return True
+    array = _number(value, nodes)
+    return array is not None and bool(np.isfinite(array).all())
+
+
+def is_in_range(product: SSAValue, nodes: NodeBuilder, *factors: SSAValue) -> bool:
+    """Whether no element of a constant overflows, nor underflows but where one of its constant factors is 0."""
+    arrays = [array for each in (product, *factors) if (array := _number(each, nodes)) is not None]
+    return len(arrays) == 1 + len(factors) and _in_range(*arrays)
+
+
+def _in_range(product: Array, *factors: Array) -> bool:
+    is_zero = np.zeros((), np.bool_)
+    for factor in factors:
+        is_zero = is_zero | (factor == 0)
+    smallest = float(ml_dtypes.finfo(product.dtype).smallest_normal)  # pyright: ignore
+    return bool((np.isfinite(product) & (is_zero | (np.abs(product) >= smallest))).all())
+
+
+def _is_scaled_in_range(weights: SSAValue, factor: SSAValue, axis: int, nodes: NodeBuilder) -> bool:
+    """
+    Whether the terms of a sum may be scaled in its weights: where none of a channel overflows, and the largest does not
+    underflow. One that does is off by at most half a unit in the last place of the largest.
+    """
+    w, factors = _number(weights, nodes), _number(factor, nodes)
+    if w is None or factors is None:
+        return False
+    others = tuple(dim for dim in range(w.ndim) if dim != axis)
+    largest = np.maximum(w.max(others, initial=0), -w.min(others, initial=0))
+    with np.errstate(all="ignore"):
+        return _in_range(largest * factors, largest, factors)
 
 
 @dataclass

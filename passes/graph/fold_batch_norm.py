@@ -14,18 +14,18 @@ from xdsl.pattern_rewriter import GreedyRewritePatternApplier, PatternRewriteWal
 from penstock.dialects import graph
 from penstock.dialects.context import store_of
 from penstock.dialects.graph import tensor_of
-from penstock.passes.graph.contractions import channels_of, folded, scaled_weights
+from penstock.passes.graph.contractions import channels_of, folded, is_finite, is_in_range, scaled_weights
 from penstock.passes.graph.simplification.rules import ApplyRules, Rules
 from penstock.passes.graph.values import NodeBuilder, is_constant, only_user
 
 
-def _affine(op: graph.BatchNormalizationOp, nodes: NodeBuilder) -> tuple[SSAValue, SSAValue]:
-    """The vectors (factor, shift) for which the normalisation is x * factor + shift: of constants, a constant."""
+def _affine(op: graph.BatchNormalizationOp, nodes: NodeBuilder) -> tuple[SSAValue, SSAValue] | None:
+    """The constant vectors (factor, shift) for which the normalisation is x * factor + shift, if they are in range."""
     epsilon = nodes.number(op.epsilon.value.data, op.var, "epsilon")
     deviation = nodes.add(graph.SqrtOp(nodes.add(graph.AddOp(op.var, epsilon), "variance")), "deviation")
     factor = nodes.add(graph.DivOp(op.scale, deviation), "factor")
     shift = nodes.add(graph.SubOp(op.bias, nodes.add(graph.MulOp(op.mean, factor), "mean")), "shift")
-    return factor, shift
+    return (factor, shift) if is_in_range(factor, nodes, op.scale) and is_finite(shift, nodes) else None
 
 
 def _can_fold(op: graph.BatchNormalizationOp, weights: SSAValue, *addend: SSAValue) -> bool:
@@ -44,14 +44,15 @@ def _into_product(op: graph.BatchNormalizationOp, nodes: NodeBuilder) -> SSAValu
         return None
     if op.axis.value.data != channels_of(product):
         return None
-    return folded(product, *_affine(op, nodes), nodes)
+    affine = _affine(op, nodes)
+    return affine and folded(product, *affine, nodes)
 
 
 def _into_scale_and_shift(op: graph.BatchNormalizationOp, nodes: NodeBuilder) -> SSAValue | None:
     """A batch normalisation with nothing before it to fold into: one product and one sum with constants."""
-    if not all(map(is_constant, op.operands[1:])):
+    if not all(map(is_constant, op.operands[1:])) or (affine := _affine(op, nodes)) is None:
         return None
-    factor, shift = _affine(op, nodes)
+    factor, shift = affine
     inner = op.result_type.get_num_dims() - 1 - op.axis.value.data
     scaled = scaled_weights(op.x, factor, op.axis.value.data, nodes, "scaled")
     if inner:
@@ -70,7 +71,8 @@ class FoldBatchNormPass(ModulePass):
     One that follows a convolution or gemm with constant weights, as its only user and along its channels,
     goes into weights and bias, in either layout, unless the weights are narrower than their accumulator; any
     other becomes a product and a sum. The new weights are graph ops on the old ones, for `fold-constants` to
-    evaluate. Batch normalisations with computed parameters stay.
+    evaluate. Batch normalisations with computed parameters stay, and those whose weights would be out of range (see
+    `fold-scale`).
 
     The result carries the location of the normalisation. Sums are rounded differently: the pass reassociates.
     See Jacob et al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only
@@ -79,11 +81,11 @@ class FoldBatchNormPass(ModulePass):
     Before:
     ```mlir
     func.func @main(%x: tensor<1x3x8x8xf32>) -> tensor<1x4x6x6xf32> {
-      %w = graph.constant #graph.weight<"conv.weight"> : tensor<4x3x3x3xf32>
-      %scale = graph.constant #graph.weight<"bn.weight"> : tensor<4xf32>
-      %bias = graph.constant #graph.weight<"bn.bias"> : tensor<4xf32>
-      %mean = graph.constant #graph.weight<"bn.mean"> : tensor<4xf32>
-      %var = graph.constant #graph.weight<"bn.var"> : tensor<4xf32>
+      %w = graph.constant dense<3.000000e+00> : tensor<4x3x3x3xf32>
+      %scale = graph.constant dense<2.000000e+00> : tensor<4xf32>
+      %bias = graph.constant dense<1.000000e+00> : tensor<4xf32>
+      %mean = graph.constant dense<5.000000e-01> : tensor<4xf32>
+      %var = graph.constant dense<4.000000e+00> : tensor<4xf32>
       %conv = graph.conv %x, %w strides [1, 1] pads [0, 0, 0, 0] dilations [1, 1]
           : (tensor<1x3x8x8xf32>, tensor<4x3x3x3xf32>) -> tensor<1x4x6x6xf32>
       %y = graph.batch_normalization %conv, %scale, %bias, %mean, %var
@@ -94,11 +96,11 @@ class FoldBatchNormPass(ModulePass):
     After (`fold-batch-norm`):
     ```mlir
     func.func @main(%x: tensor<1x3x8x8xf32>) -> tensor<1x4x6x6xf32> {
-      %w = graph.constant #graph.weight<"conv.weight"> : tensor<4x3x3x3xf32>
-      %scale = graph.constant #graph.weight<"bn.weight"> : tensor<4xf32>
-      %bias = graph.constant #graph.weight<"bn.bias"> : tensor<4xf32>
-      %mean = graph.constant #graph.weight<"bn.mean"> : tensor<4xf32>
-      %var = graph.constant #graph.weight<"bn.var"> : tensor<4xf32>
+      %w = graph.constant dense<3.000000e+00> : tensor<4x3x3x3xf32>
+      %scale = graph.constant dense<2.000000e+00> : tensor<4xf32>
+      %bias = graph.constant dense<1.000000e+00> : tensor<4xf32>
+      %mean = graph.constant dense<5.000000e-01> : tensor<4xf32>
+      %var = graph.constant dense<4.000000e+00> : tensor<4xf32>
       %epsilon = graph.constant dense<1.000000e-05> : tensor<f32>
       %variance = graph.add %var, %epsilon : (tensor<4xf32>, tensor<f32>) -> tensor<4xf32>
       %deviation = graph.sqrt %variance : tensor<4xf32>

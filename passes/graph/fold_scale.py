@@ -13,7 +13,14 @@ from xdsl.passes import ModulePass
 from penstock.dialects import graph
 from penstock.dialects.context import store_of
 from penstock.dialects.graph import NCHW, NHWC, tensor_of
-from penstock.passes.graph.contractions import ContractionOp, channel_vector, channels_of, folded
+from penstock.passes.graph.contractions import (
+    ContractionOp,
+    channel_vector,
+    channels_of,
+    folded,
+    is_finite,
+    is_in_range,
+)
 from penstock.passes.graph.simplification.arithmetic import join_constants
 from penstock.passes.graph.simplification.rules import (
     Rules,
@@ -63,25 +70,42 @@ def _into_product(op: graph.AddOp | graph.MulOp, nodes: NodeBuilder) -> SSAValue
 
 
 def _distribute(op: graph.MulOp, nodes: NodeBuilder) -> SSAValue | None:
-    """(x + c) * d -> x * d + c * d, where x is a product with a constant that takes the factor."""
+    """(x * a + c) * d -> x * (a * d) + c * d, where both constants are in range."""
     if not any(isinstance(operand.owner, graph.AddOp) for operand in op.operands):
         return None
     found = _with_constant(op)
     if found is None or not isinstance(total := found[0].owner, graph.AddOp) or only_user(total.result) is not op:
         return None
     inner = _with_constant(total)
-    if inner is None or not isinstance(factors := inner[0].owner, graph.MulOp) or _with_constant(factors) is None:
+    if (
+        inner is None
+        or not isinstance(product := inner[0].owner, graph.MulOp)
+        or only_user(product.result) is not total
+    ):
         return None
-    if only_user(factors.result) is not total:
+    if (taken := _with_constant(product)) is None:
         return None
+    factor = nodes.add(graph.MulOp(taken[1], found[1]), "factor")
     shift = nodes.add(graph.MulOp(inner[1], found[1]), "shift")
-    scaled = nodes.add(graph.MulOp(inner[0], found[1]), "scaled")
+    if not is_in_range(factor, nodes, taken[1], found[1]) or not is_finite(shift, nodes):
+        return None
+    scaled = nodes.add(graph.MulOp(taken[0], factor), "scaled")
     return nodes.add(graph.AddOp(scaled, shift))
 
 
+def _join(op: graph.AddOp | graph.MulOp, nodes: NodeBuilder) -> SSAValue | None:
+    """(x op c) op d -> x op (c op d), where c op d is in range."""
+    if (joined := join_constants(op, nodes)) is None or is_integral(op.result):
+        return joined
+    constant = nodes.ops[0]
+    factors = constant.operands if isinstance(constant, graph.MulOp) else ()
+    found = is_in_range(constant.results[0], nodes, *factors) if factors else is_finite(constant.results[0], nodes)
+    return joined if found else None
+
+
 RULES: Rules = {
-    graph.AddOp: (_into_product, join_constants),
-    graph.MulOp: (_into_product, _distribute, join_constants),
+    graph.AddOp: (_into_product, _join),
+    graph.MulOp: (_into_product, _distribute, _join),
 }
 
 
@@ -96,13 +120,16 @@ class FoldScalePass(ModulePass):
     constants, for `fold-constants` to evaluate. Weights that are narrower than their accumulator stay. Integers are
     for `simplify`.
 
-    Products and sums are rounded in another order: the pass reassociates. Runs after `fold-batch-norm`.
+    Products and sums are rounded in another order: the pass reassociates. It folds only where what is folded is in
+    range: sums of constants are finite, products neither overflow nor underflow; of the weights of a channel the
+    largest may not, for one that underflows is then off by half a unit in the last place of that one at most. So what
+    is finite before is finite after, as long as the terms of no sum overflow. Runs after `fold-batch-norm`.
 
     Before:
     ```mlir
     func.func @main(%x: tensor<2x3xf32>) -> tensor<2x4xf32> {
-      %w = graph.constant #graph.weight<"weight"> : tensor<3x4xf32>
-      %s = graph.constant #graph.weight<"scale"> : tensor<4xf32>
+      %w = graph.constant dense<3.000000e+00> : tensor<3x4xf32>
+      %s = graph.constant dense<2.000000e+00> : tensor<4xf32>
       %0 = graph.matmul %x, %w : (tensor<2x3xf32>, tensor<3x4xf32>) -> tensor<2x4xf32>
       %y = graph.mul %0, %s : (tensor<2x4xf32>, tensor<4xf32>) -> tensor<2x4xf32>
       func.return %y : tensor<2x4xf32>
@@ -111,8 +138,8 @@ class FoldScalePass(ModulePass):
     After (`fold-scale`):
     ```mlir
     func.func @main(%x: tensor<2x3xf32>) -> tensor<2x4xf32> {
-      %w = graph.constant #graph.weight<"weight"> : tensor<3x4xf32>
-      %s = graph.constant #graph.weight<"scale"> : tensor<4xf32>
+      %w = graph.constant dense<3.000000e+00> : tensor<3x4xf32>
+      %s = graph.constant dense<2.000000e+00> : tensor<4xf32>
       %matrix = graph.mul %w, %s : (tensor<3x4xf32>, tensor<4xf32>) -> tensor<3x4xf32>
       %y = graph.matmul %x, %matrix : (tensor<2x3xf32>, tensor<3x4xf32>) -> tensor<2x4xf32>
       func.return %y : tensor<2x4xf32>

@@ -59,6 +59,10 @@ class TimedStep:
     """The buffers among `writes` whose next slot it takes: what was in there is no longer needed."""
     leaves: bool = False
     """Whether it takes results away: nothing but a slot waits for it."""
+    stream: str | None = None
+    """What waits until it may begin, and begins others: a processor; None for its unit."""
+    runs_on: bool = True
+    """Whether that goes on before it has ended."""
     ages: Mapping[str, int] = field(default_factory=dict[str, int])
     """How many slots of a buffer have been taken after the one that it accesses; none where it is not named."""
 
@@ -261,7 +265,7 @@ class _State:
 
     def _ready(self, step: TimedStep, reads: list[_Slot], writes: list[_Slot]) -> int:
         """When the unit is free, and everything that the step waits for is done."""
-        times = [self.clock.get(step.unit, 0)]
+        times = [self.clock.get(step.unit, 0), self.clock.get(f"stream {step.stream}", 0)]
         times += [slot.written for slot in reads]
         times += [max(slot.written, slot.read) for slot in writes]
         return max(times)
@@ -272,6 +276,8 @@ class _State:
             while self.leaving and self._ready(*self.leaving[0]) + self.leaving[0][0].latency < start + step.latency:
                 self._leave()
         end = self._transfers(step, start) if step.outstanding > 1 else self._in_order(step, start)
+        if step.stream is not None:
+            self.clock[f"stream {step.stream}"] = start if step.runs_on else end
         for slot in reads:
             slot.read = max(slot.read, end)
         for slot in writes:

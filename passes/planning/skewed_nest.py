@@ -69,7 +69,7 @@ def _split_of(loop: TimedLoop, slots: Mapping[str, int]) -> _LoopSplit | None:
 
 
 def _late(body: Sequence[Part]) -> Iterator[int]:
-    """The parts with a step that waits for another unit, which has waited for the step's own before."""
+    """The parts with a step whose stream waits for another unit, which has waited for that stream before."""
     behind: list[tuple[TimedStep, set[str]]] = []
     seen: set[str] = set()
     for position, part in enumerate(body):
@@ -77,11 +77,11 @@ def _late(body: Sequence[Part]) -> Iterator[int]:
         for step in steps_of([part]):
             units: set[str] = set()
             for earlier, known in behind:
-                if earlier.unit != step.unit and _meet(earlier, step):
-                    units |= {earlier.unit, *known}
-            is_late |= step.unit in units and step.unit in seen
+                if earlier.unit != step.unit and earlier.runs_on and _meet(earlier, step):
+                    units |= {earlier.unit, earlier.stream or earlier.unit, *known}
+            is_late |= (step.stream or step.unit) in units and (step.stream or step.unit) in seen
             behind.append((step, units))
-        seen |= {step.unit for step in steps_of([part])}
+        seen |= {step.stream or step.unit for step in steps_of([part])}
         if is_late and position:
             yield position
 

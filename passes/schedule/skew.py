@@ -2,10 +2,10 @@
 Skewing: where one unit loads for an iteration and stores its results, loads of the next iteration go before the store.
 
 A unit takes its commands in order, so a store at the end of an iteration holds up the loads after it until what it
-stores is computed. Such a loop becomes a prologue (the first part of the first iteration), a steady state (of each
-iteration the first part of the next one and the last part of its own), and an epilogue (the last part of the last
-iteration). Where the first part holds a loop whose iterations take slots, only as many of them as there are slots
-go before the last part: more could not start.
+stores is computed; so does a processor that waits for loads before it calls a kernel. Such a loop becomes a prologue
+(the first part of the first iteration), a steady state (of each iteration the first part of the next one and the last
+part of its own), and an epilogue (the last part of the last iteration). Where the first part holds a loop whose
+iterations take slots, only as many of them as there are slots go before the last part: more could not start.
 Other units need no such thing: they run ahead of each other by themselves.
 """
 
@@ -76,17 +76,18 @@ def _may_be_copied(op: Operation) -> bool:
 
 
 def _late(items: Sequence[Operation], held: Mapping[Operation, Sequence[CommandInfo]]) -> Iterator[int]:
-    """The items with a command that waits for another unit, which has waited for the command's own before."""
+    """The items with a command whose stream waits for another unit, which has waited for that stream before."""
     behind: dict[CommandInfo, set[str]] = {}
     for position, item in enumerate(items):
         is_late = False
         for info in held[item]:
             units: set[str] = set()
             for earlier, known in behind.items():
-                if earlier.unit != info.unit and may_conflict(earlier, info):
-                    units |= {earlier.unit, *known}
+                if earlier.unit != info.unit and earlier.runs_on and may_conflict(earlier, info):
+                    # A processor has waited for what it issues.
+                    units |= {earlier.unit, earlier.stream, *known}
             # The iterations of an inner loop are ordered by themselves.
-            is_late |= info.unit in units and any(info.unit == e.unit for p in items[:position] for e in held[p])
+            is_late |= info.stream in units and any(info.stream == e.stream for p in items[:position] for e in held[p])
             behind[info] = units
         if is_late and position:
             yield position

@@ -70,12 +70,17 @@ class DimSorts:
 def find_contraction(
     block: Block, accesses: Sequence[OperandAccess], inputs: int, captured: Sequence[SSAValue]
 ) -> ProductSum | None:
-    """The contraction that a body with one output is, if it is one."""
+    """
+    The contraction that a body with one output is, if it is one.
+
+    A product of two functions of one element is none: a sum of squares, or of exponentials, which are computed as
+    polynomials and may end in a product. It keeps the order of the loops, as all sums do.
+    """
     factors = added_product(block) if len(block.args) == inputs + 1 else None
     if factors is None or not block.args[-1].has_one_use() or not has_own_dtype(block.args[-1].type):
         return None
     left, right = (_factor(factor, block, accesses, captured) for factor in factors)
-    return None if left is None or right is None else ProductSum(left, right)
+    return None if left is None or right is None or left.operand == right.operand else ProductSum(left, right)
 
 
 def _factor(

@@ -176,7 +176,10 @@ def _outside() -> None:
     raise IndexError("an index is negative")
 
 
-def _affine(expr: AffineExpr, names: Sequence[str], num_dims: int) -> str:
+_HALF = 1 << 63
+
+
+def _affine(expr: AffineExpr, names: Sequence[str], num_dims: int, *, may_wrap: bool) -> str:
     match expr:
         case AffineConstantExpr():
             return f"({expr.value})" if expr.value < 0 else str(expr.value)
@@ -185,18 +188,18 @@ def _affine(expr: AffineExpr, names: Sequence[str], num_dims: int) -> str:
         case AffineSymExpr():
             return names[num_dims + expr.position]
         case AffineBinaryOpExpr():
-            a, b = _affine(expr.lhs, names, num_dims), _affine(expr.rhs, names, num_dims)
+            a, b = (_affine(each, names, num_dims, may_wrap=may_wrap) for each in (expr.lhs, expr.rhs))
             match expr.kind:
-                case AffineBinaryOpKind.Add:
-                    return f"({a} + {b})"
-                case AffineBinaryOpKind.Mul:
-                    return f"({a} * {b})"
+                case AffineBinaryOpKind.Add | AffineBinaryOpKind.Mul:
+                    symbol = "+" if expr.kind is AffineBinaryOpKind.Add else "*"
+                    found = f"({a} {symbol} {b})"
+                    return f"((({found} + {_HALF}) & {2 * _HALF - 1}) - {_HALF})" if may_wrap else found
                 case AffineBinaryOpKind.Mod:
                     return f"({a} % {b})"
                 case AffineBinaryOpKind.FloorDiv:
                     return f"({a} // {b})"
                 case AffineBinaryOpKind.CeilDiv:
-                    return f"-(-{a} // {b})"
+                    return f"(-(-{a} // {b}))"
         case _:
             raise TypeError(f"{expr} is no affine expression")
 
@@ -221,13 +224,15 @@ def _affine_bits(expr: AffineExpr, known: Sequence[int], num_dims: int) -> int:
 def _emit_affine(writer: SourceWriter, op: affine.ApplyOp | affine.MinOp) -> None:
     index_map = op.map.data
     names = [writer.name(operand) for operand in op.operands]
-    results = [_affine(expr, names, index_map.num_dims) for expr in index_map.results]
+    known = [writer.bits[operand] for operand in op.operands if operand in writer.bits]
+    bits = [_affine_bits(expr, known, index_map.num_dims) for expr in index_map.results if len(known) == len(names)]
+    may_wrap = not bits or max(bits) > 63
+    results = [_affine(expr, names, index_map.num_dims, may_wrap=may_wrap) for expr in index_map.results]
     writer.assign(op.result, results[0] if len(results) == 1 else f"min({', '.join(results)})")
     if writer.non_negative.issuperset(op.operands) and all("-" not in result for result in results):
         writer.non_negative.add(op.result)
-    if all(operand in writer.bits for operand in op.operands):
-        known = [writer.bits[operand] for operand in op.operands]
-        writer.bits[op.result] = max(_affine_bits(expr, known, index_map.num_dims) for expr in index_map.results)
+    if bits:
+        writer.bits[op.result] = min(63, max(bits))
 
 
 def _index(writer: SourceWriter, indices: Sequence[SSAValue]) -> str:

@@ -13,6 +13,7 @@ import io
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -25,6 +26,9 @@ ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
 """Pages made of docstrings, whose programs are executed where they stand."""
 PAGES = [ROOT / "README.md", *(path for path in sorted((ROOT / "docs").rglob("*.md")) if REFERENCE not in path.parents)]
+MLIR_TOOLS = ("mlir-opt-19", "mlir-translate-19", "llc-19", "cc")
+"""Commands that are not ours: those of docs/interchange.md."""
+
 NOT_RUN = ("make ", "git clone ", "cd ", "pip install ", ". ", "python -m venv ")
 """Commands that other tests run, or that would install something."""
 
@@ -63,6 +67,9 @@ def run(command: str) -> str:
     with redirect_stdout(printed), redirect_stderr(printed):
         if words[0] == "cat":
             print("".join(Path(name).read_text() for name in words[1:]), end="")
+        elif words[0] in MLIR_TOOLS:
+            done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            print(done.stdout, end="")
         else:
             from penstock.tools import main, opt
 
@@ -99,6 +106,10 @@ def commands(text: str) -> list[tuple[str, str]]:
 def test_the_examples_of(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if page.name == "llvm.md":
         pytest.importorskip("llvmlite")
+    if page.name == "sweep.md":
+        pytest.importorskip("matplotlib")
+    if page.name == "interchange.md" and (missing := [tool for tool in MLIR_TOOLS if shutil.which(tool) is None]):
+        pytest.skip(f"{', '.join(missing)} not installed")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setenv("NO_COLOR", "1")

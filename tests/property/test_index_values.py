@@ -18,9 +18,24 @@ from penstock.runtime.interpreter import run_module
 
 LEAST, MOST = -(1 << 63), (1 << 63) - 1
 NUMBERS = (0, 1, 2, 3, 5, -1, -2, 7, 1 << 31, 1 << 32, -(1 << 40), 1 << 61, 1 << 62, LEAST, LEAST + 1, MOST, MOST - 1)
+FACTORS = (1, 2, 3, 5, -1, -2, 7, 1 << 31, -(1 << 30))
+"""Of affine maps, which multiply two of them as they are read."""
 INFIX = ("addi", "addi", "subi", "subi", "muli", "muli", "minsi", "maxsi", "minui", "maxui", "andi", "ori", "xori")
 DIVISIONS = ("divsi", "remsi", "floordivsi", "ceildivsi", "divui", "remui", "ceildivui")
 PREDICATES = ("eq", "ne", "slt", "sle", "sgt", "sge", "ult", "ule", "ugt", "uge")
+
+
+def affine_sum(random: Random, depth: int) -> str:
+    """An affine expression of `d0` and `d1`."""
+    if depth == 0 or random.random() < 0.2:
+        return random.choice(("d0", "d1"))
+    inner = affine_sum(random, depth - 1)
+    kind = random.choice(("+", "+", "*", "floordiv", "ceildiv", "mod"))
+    if kind == "+":
+        other = random.choice((affine_sum(random, depth - 1), str(random.choice(FACTORS))))
+        return f"({inner} + {other})"
+    number = random.choice(FACTORS if kind == "*" else (1, 2, 3, 8, 1 << 40, (1 << 62) + 1, MOST))
+    return f"({inner} {kind} {number})"
 
 
 def arithmetic(random: Random, first: list[str]) -> list[str]:
@@ -42,7 +57,12 @@ def arithmetic(random: Random, first: list[str]) -> list[str]:
         elif kind < 0.7:
             emit(f"arith.constant {random.choice((1, 2, 3, 8, 10, MOST))} : index")
             emit(f"arith.{random.choice(DIVISIONS)} {left}, {known[-1]} : index")
-        elif kind < 0.85:
+        elif kind < 0.8:
+            results = [affine_sum(random, random.randint(1, 2)) for _ in range(random.randint(1, 2))]
+            index_map = f"affine_map<(d0, d1) -> ({', '.join(results)})>"
+            name = "apply" if len(results) == 1 else "min"
+            emit(f'"affine.{name}"({left}, {right}) <{{map = {index_map}}}> : (index, index) -> index')
+        elif kind < 0.9:
             lines.append(f"%c{len(lines)} = arith.cmpi {random.choice(PREDICATES)}, {left}, {right} : index")
             chosen = lines[-1].split()[0]
             emit(f"arith.select {chosen}, {left}, {random.choice(known)} : index")
@@ -104,11 +124,13 @@ def check(seed: int, *, in_c: bool) -> None:
     structured, looped = programs(seed)
     random = Random(seed)
     inputs = [np.array([random.choice(NUMBERS) for _ in range(8)]) for _ in "xy"]
+    # Ops of `affine` have no meaning in the body of a structured op.
+    texts = (looped,) if '"affine.' in looped else (looped, structured)
     with np.errstate(all="ignore"):
-        (expected,) = run_module(parsed(structured), inputs, WeightStore())
-        (element,) = run_module(parsed(looped), inputs, WeightStore())
-    np.testing.assert_array_equal(element, expected, f"seed {seed}\n{looped}")
-    for text in (structured, looped):
+        (expected,), *others = (run_module(parsed(text), inputs, WeightStore()) for text in texts)
+    for (other,) in others:
+        np.testing.assert_array_equal(other, expected, f"seed {seed}\n{looped}")
+    for text in texts:
         if in_c:
             (found,) = load_native(parsed(text)).run(inputs)
             np.testing.assert_array_equal(found, expected, f"C, seed {seed}\n{text}")

@@ -72,7 +72,9 @@ def test_mlir_reads_what_we_print_of_its_text(name: str) -> None:
 
 
 @pytest.mark.skipif(MLIR_OPT is None, reason="mlir-opt-19 is not installed")
-@pytest.mark.parametrize(("level", "machine"), [("tensor", None), ("loop", None), ("accel", "gemmini-fp32")])
+@pytest.mark.parametrize(
+    ("level", "machine"), [("graph", None), ("tensor", None), ("loop", None), ("accel", "gemmini-fp32")]
+)
 @pytest.mark.parametrize("network", NETWORKS)
 def test_mlir_reads_what_the_compiler_emits(network: str, level: str, machine: str | None) -> None:
     ctx = make_context()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -184,6 +186,9 @@ def test_another_target_may_be_written(penstock_opt: Command) -> None:
     assert (refused.status, refused.out) == (2, "")
     assert 'did you mean "llvm-ir"?' in refused.err
     assert penstock_opt("-f", "mlr", stdin=TWO).status == 2
+    unsuited = penstock_opt("-t", "riscv-asm", stdin=TWO)
+    assert (unsuited.status, unsuited.out) == (1, "")
+    assert 'error: the target "riscv-asm" does not know how to write this program' in unsuited.err
 
 
 # verifying
@@ -341,6 +346,18 @@ def test_a_pass_that_refuses_is_repeated_alone(penstock_opt: Command, tmp_path: 
     generated = penstock_opt("--cse", "--mlir-generate-reproducer=g.mlir", stdin=TWO)
     assert penstock_opt("--run-reproducer", "g.mlir").out == generated.out
     assert penstock_opt("--run-reproducer", stdin=TWO).status == 1
+
+
+@pytest.mark.skipif(shutil.which("mlir-opt-19") is None, reason="there is no mlir-opt")
+def test_reproducers_are_those_of_mlir(penstock_opt: Command, tmp_path: Path) -> None:
+    def mlir_opt(*flags: str) -> str:
+        return subprocess.run(["mlir-opt-19", *flags], capture_output=True, text=True, check=True).stdout
+
+    (tmp_path / "two.mlir").write_text(TWO)
+    ours = penstock_opt("two.mlir", "-p", "func.func(cse)", "--generate-reproducer=ours.mlir")
+    assert penstock_opt(stdin=mlir_opt("--run-reproducer", "ours.mlir")).out.count("arith.addi") == 1
+    mlir_opt("two.mlir", "--cse", "--mlir-generate-reproducer=theirs.mlir")
+    assert penstock_opt("--run-reproducer", "theirs.mlir").out.count("arith.addi") == ours.out.count("arith.addi") == 1
 
 
 # asking

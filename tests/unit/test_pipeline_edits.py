@@ -56,6 +56,11 @@ def passes_of(text: str | None, until: str = "accel", machine: str | None = None
 # the text
 
 
+def test_what_is_inserted_may_be_nested_passes() -> None:
+    edited = pipeline_text(passes_for(parsed(PRODUCT), "tensor", None, "default, +func.func(cse,dce) after tile"))
+    assert edited.endswith(",tile,func.func(cse,dce)")
+
+
 def test_blanks_and_a_last_comma_are_nothing() -> None:
     tidy = pipeline_text(read_pipeline("tile{sizes=1,2},cse,dce"))
     assert pipeline_text(read_pipeline("  tile{sizes=1,2} ,\n\tcse, dce , ")) == tidy

@@ -129,11 +129,13 @@ function drawLevels() {
     const pane = element("div", { className: "level", hidden: hidden.has(number) }, element("h3", { textContent: level.title }), code);
     pane.style.display = hidden.has(number) ? "none" : "";
     parts.push(() => {
-      let first = null;
+      // Shown is the line itself, else the first in the kernel that is chosen, else the first of all.
+      let first = null, best = 0;
       lines.forEach((line, place) => {
         const strength = agreement(level.links[place]), exact = isLast && chosen !== null && chosen.line === place;
         mark(line, strength, exact);
-        if (exact || (first === null && strength === HIT)) first = line;
+        const rank = exact ? 3 : strength !== HIT ? 0 : program.links[level.links[place]][0] >= 0 ? 2 : 1;
+        if (rank > best) [first, best] = [line, rank];
       });
       if (first !== null && !code.matches(":hover")) code.scrollTop = first.offsetTop - code.offsetTop - code.clientHeight / 3;
     });

@@ -30,7 +30,7 @@ function drawBounds() {
   }), CONFIG);
   const names = rows.map((row, number) => (rows.some((other, place) => place < number && other.name === row.name) ? `@${row.name} (${number})` : "@" + row.name));
   const bar = (name, key, color) => ({ type: "bar", name, x: names, y: rows.map((row) => row[key]), customdata: rows.map((row) => row.link), marker: { color }, hovertemplate: `%{x}<br>${name}: %{y:,} bytes<extra></extra>` });
-  Plotly.newPlot("traffic", [bar("moved", "bytes", "#3b7dd8"), bar("best tiling", "best_tiling", "#9ec1ee"), bar("bound", "least", "#5f6b7a")],
+  Plotly.newPlot("traffic", [bar("moved", "bytes", "#3b7dd8"), bar("best tiling", "best_tiling", "#9ec1ee"), bar("bound", "least", "#5f6b7a")].filter((trace) => trace.y.some(Boolean)),
     layout({ height: 330, barmode: "group", bargap: 0.25, showlegend: true, legend: { orientation: "h", y: 1.12, x: 0 }, yaxis: { type: "log", dtick: 1, title: { text: "bytes of one run" }, exponentformat: "SI" }, xaxis: { type: "category", tickangle: -40 } }), CONFIG);
   for (const id of ["roofline", "traffic"]) $(id).on("plotly_click", ({ points: [point] }) => point.customdata !== undefined && choose(point.customdata));
   const fade = (row) => (chosen === null || chosen.kernels.has(numberOf(row)) ? 1 : 0.25);
@@ -76,8 +76,8 @@ function drawTime() {
   const total = heights.reduce((sum, height) => sum + height, 0);
   let top = 1;
   const domains = heights.map((height) => { const to = top; top -= height / total; return [Math.max(0, top + 24 / total), to]; });
-  const shape = { height: total + 88, margin: { l: 92, r: 16, t: 26, b: 46 }, bargap: 0, uniformtext: { mode: "hide", minsize: 9 }, annotations: [], dragmode: "pan",
-    xaxis: { range: [0, last], title: { text: axis === "cycles" ? "cycles" : "operations, in the order of the text" }, anchor: "free", position: 0, showgrid: true, gridcolor: "#eef1f4", zeroline: false, tickformat: ",d" },
+  const shape = { height: total + (axis === "cycles" ? 88 : 152), margin: { l: 92, r: 16, t: 26, b: axis === "cycles" ? 46 : 110 }, bargap: 0, uniformtext: { mode: "hide", minsize: 9 }, annotations: [], dragmode: "pan",
+    xaxis: { range: [0, last], title: { text: axis === "cycles" ? "cycles" : "operations, in the order of the text", standoff: axis === "cycles" ? 6 : 70 }, anchor: "free", position: 0, showgrid: true, gridcolor: "#eef1f4", zeroline: false, tickformat: ",d" },
     yaxis: { domain: domains[0], range: [0, 1], tickvals: [0.5], ticktext: ["kernels"], fixedrange: true, zeroline: false, showgrid: false } };
   const traces = [bars(calls, "y", (each) => ({ base: 0, height: 1, colour: hue(each.call.kernel, 80), text: "@" + program.kernel_names[each.call.kernel], link: each.call.link,
     about: `<b>@${program.kernel_names[each.call.kernel]}</b> ${nodesOf(each.call.link).slice(0, 5).join(", ")}<br>${count(each.to - each.from)} ${axis}` }))];

@@ -77,11 +77,15 @@ class Model:
         opens = tuple(self._names[storage] for storage in self.opens.get(op, ()) if storage in opening)
         engine = self._machine.engines[cost.engine] if cost is not None and cost.engine is not None else None
         cycles = cost.cycles if cost is not None else 0
+        stream = info.stream if info.stream != info.unit else None
         if engine is None:
-            return TimedStep(info.unit, cycles, reads=reads, writes=writes, opens=opens)
+            return TimedStep(
+                info.unit, cycles, reads=reads, writes=writes, opens=opens, stream=stream, runs_on=info.runs_on
+            )
         timing = engine.bus, engine.latency, engine.outstanding
         leaves = any(access.writes and access.scope is None for access in info.accesses)
-        return TimedStep(info.unit, cycles, *timing, reads=reads, writes=writes, opens=opens, leaves=leaves)
+        step = TimedStep(info.unit, cycles, *timing, reads=reads, writes=writes, opens=opens, leaves=leaves)
+        return replace(step, stream=stream, runs_on=info.runs_on)
 
 
 def _joined(loop: TimedLoop) -> TimedStep | TimedLoop:

@@ -18,6 +18,7 @@ from penstock.dialects.accel import DmaOp, ExecOp
 from penstock.dialects.diagnostics import location_of
 from penstock.dialects.machine import DmaOp as EngineOp
 from penstock.dialects.machine import IntrinsicOp, TargetOp
+from penstock.dialects.machine.code import TOKENS
 from penstock.passes.analysis.commands.region import Region
 
 QueueName = tuple[str, str]
@@ -39,6 +40,24 @@ def engine_of(op: CommandOp, target: TargetOp) -> EngineOp | None:
     engines, intrinsics = _performers(target)
     name = op.engine.data if isinstance(op, DmaOp) else intrinsics[op.intrinsic_name].dma_name
     return None if name is None else engines[name]
+
+
+PROCESSOR = "processor"
+"""The stream of a machine whose processor waits for what a command comes after."""
+
+
+def stream_of(op: CommandOp, target: TargetOp) -> str:
+    """The stream that waits for what a command comes after, and all that is after it: of its unit, or the processor."""
+    code = target.code()
+    return PROCESSOR if code is not None and code.order.data == TOKENS else unit_of(op, target)
+
+
+def runs_on(op: CommandOp, target: TargetOp) -> bool:
+    """Whether a command runs on while its stream takes others: always, but for one that the processor waits for."""
+    if stream_of(op, target) != PROCESSOR:
+        return True
+    part = target.dmas()[op.engine.data] if isinstance(op, DmaOp) else target.intrinsics()[op.intrinsic_name]
+    return part.runs_on
 
 
 def unit_of(op: CommandOp, target: TargetOp) -> str:

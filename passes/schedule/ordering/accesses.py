@@ -23,7 +23,7 @@ from penstock.dialects.mem import (
     static_strides,
 )
 from penstock.passes.analysis.access import linear_form, steps_of
-from penstock.passes.analysis.commands.program import CommandOp, engine_of, unit_of
+from penstock.passes.analysis.commands.program import CommandOp, engine_of, runs_on, stream_of, unit_of
 from penstock.passes.analysis.index import AffineIndex, IndexReader, Opaque
 from penstock.passes.analysis.loops import constant_of, nest_around, trip_count
 from penstock.passes.index_builder import Index
@@ -150,6 +150,10 @@ class CommandInfo:
     accesses: tuple[CommandAccess, ...]
     loops: tuple[Block, ...]
     """The bodies of the loops around it, outermost first."""
+    stream: str
+    """What waits for those that it comes after: its unit, or the processor."""
+    runs_on: bool
+    """Whether its stream goes on before it is complete."""
 
     @property
     def alone(self) -> bool:
@@ -165,7 +169,9 @@ def commands_of(function: func.FuncOp, target: TargetOp) -> list[CommandInfo]:
         loops = tuple(loop.body.block for loop in nest_around(op))
         engine, unit = engine_of(op, target), unit_of(op, target)
         outstanding, bus = (1, None) if engine is None else (engine.outstanding_limit, engine.bus_name)
-        found.append(CommandInfo(op, number, unit, engine is not None, outstanding, bus, tuple(accesses.of(op)), loops))
+        waits = stream_of(op, target), runs_on(op, target)
+        accessed = tuple(accesses.of(op))
+        found.append(CommandInfo(op, number, unit, engine is not None, outstanding, bus, accessed, loops, *waits))
     return found
 
 

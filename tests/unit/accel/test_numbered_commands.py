@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from in_c import needs_compiler
+from xdsl.dialects import scf
+from xdsl.ir import Operation
 
 from penstock.dialects.accel_issue import WAIT, CodeOp, IssueOp
 from penstock.passes.accel.accel_configure import issue_counts
@@ -66,15 +68,19 @@ def test_the_digits_pass(tmp_path: Path, penstock: Command, repository: Path) ->
 
 
 def test_each_wait_is_missed(product: Path, tmp_path: Path, penstock: Command) -> None:
+    """But for one: a store is complete when loads are that began after it, which are waited for later."""
     out = tmp_path / "out"
     assert penstock("compile", product, "--machine", MACHINE, "--emit", "device-c", "-o", out, "-q").status == 0
     source = out / "product.c"
     text = source.read_text()
     found = list(WAITS.finditer(text))
-    assert found
+    assert len(found) > 2
+    unnoticed: list[str] = []
     for wait in found:
         source.write_text(text[: wait.start()] + text[wait.end() :])
-        assert said(built(out)) != "PASS\n", wait[0]
+        if said(built(out)) == "PASS\n":
+            unnoticed.append(wait[0])
+    assert len(unnoticed) <= 1, unnoticed
 
 
 def test_waits_are_for_single_transfers_and_few(product: Path) -> None:
@@ -86,3 +92,19 @@ def test_waits_are_for_single_transfers_and_few(product: Path) -> None:
     waits = [op for op in program.module.walk() if isinstance(op, CodeOp) and op.key.data == WAIT]
     started = [op for op in program.module.walk() if isinstance(op, IssueOp) and op.id is not None]
     assert 0 < len(waits) <= len(started)
+
+
+def test_transfers_of_the_next_iteration_begin_before_a_wait(product: Path) -> None:
+    program = load_input(product)
+    compile_module(program.module, program.ctx, MACHINE)
+    lower_to_device(program.module, program.ctx)
+    inner = [op for op in program.module.walk() if isinstance(op, scf.ForOp)]
+    orders = [
+        [WAIT if isinstance(each, CodeOp) else "start" for each in loop.body.block.ops if is_start_or_wait(each)]
+        for loop in inner
+    ]
+    assert ["start", "start", WAIT] in orders
+
+
+def is_start_or_wait(op: Operation) -> bool:
+    return (isinstance(op, IssueOp) and op.id is not None) or (isinstance(op, CodeOp) and op.key.data == WAIT)

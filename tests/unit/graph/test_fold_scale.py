@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sampling import sweep
 
 from penstock.dialects import graph
 from penstock.dialects.weights import Array
@@ -136,3 +137,63 @@ def test_what_is_not_a_number_for_each_channel_of_one_product_stays(make: Make, 
     program = make(text, w=integers(4, 3, 3, 3, seed=1), s=s)
     program.assert_kept(PIPELINE, integers(1, 3, 6, 6))
     assert program.count(graph.MulOp) == 1
+
+
+def number(rng: np.random.Generator) -> np.float32:
+    """Of any magnitude, often near the ends of the range."""
+    exponent = rng.choice([rng.uniform(-148, 128), rng.uniform(100, 128), rng.uniform(-148, -100), rng.uniform(-3, 3)])
+    with np.errstate(over="ignore", under="ignore"):
+        return np.float32(rng.choice([-1, 1]) * 2.0**exponent)
+
+
+@pytest.mark.parametrize(("product", "count"), sweep(
+    [(product, count) for product in ("none", "matmul", "gemm") for count in (100, 3_000)],
+    quick=lambda case: case[1] == 100,
+))  # fmt: skip
+def test_a_result_in_range_stays_where_a_product_of_the_constants_is_not(make: Make, product: str, count: int) -> None:
+    rng = np.random.default_rng(0)
+    smallest, largest, compared, folds = 2.0**-126, 2.0**127, 0, 0
+    for _ in range(count):
+        names = ["s", "t", "u", "v"][: rng.integers(2, 5)]
+        kinds = [str(rng.choice(["mul", "mul", "add"])) for _ in names]
+        values = {name: np.array([number(rng)]) for name in (*names, "c")}
+        alpha = float(np.float32(2.0 ** rng.integers(-60, 60))) if rng.random() < 0.5 else 1.0
+        w = np.clip(number(rng) * 2.0 ** rng.uniform(-6, 6, (3, 1)), -largest, largest).astype(np.float32)
+        x = np.array([[number(rng)]]) if product == "none" else number(rng) * rng.uniform(0, 1, (1, 3))
+        x = x.astype(np.float32)
+        first = {
+            "none": "",
+            "matmul": "%p = graph.matmul %x, %w : (tensor<1x3xf32>, tensor<3x1xf32>) -> tensor<1x1xf32>",
+            "gemm": f"%p = graph.gemm %x, %w, %c alpha {alpha:e} : "
+            "(tensor<1x3xf32>, tensor<3x1xf32>, tensor<1xf32>) -> tensor<1x1xf32>",
+        }[product]
+        steps = affine(
+            "p" if first else "x", "y", "tensor<1x1xf32>", "1", *map(" ".join, zip(kinds, names, strict=True))
+        )
+        text = f"""func.func @main(%x: tensor<1x{x.size}xf32>) -> tensor<1x1xf32> {{
+          {weight("w", "3x1")} {weight("c", "1")} {" ".join(weight(name, "1") for name in names)}
+          {first} {steps}
+          func.return %y : tensor<1x1xf32>
+        }}"""
+        # The terms of the result, how large they are, all that is computed on the way, and that without signs. A
+        # weight that underflows is off by a small part of the largest of its channel.
+        terms = np.float64(x[0]) * np.float64(w[:, 0]) if first else np.float64(x[0])
+        sizes = np.abs(np.float64(x[0])) * np.abs(np.float64(w)).max() if first else np.abs(terms)
+        exact = [terms.sum(), sizes.sum()]
+        if product == "gemm":
+            terms, sizes = np.append(terms * alpha, values["c"]), np.append(sizes * alpha, np.abs(values["c"]))
+            exact += [terms[:-1].sum(), terms.sum(), sizes.sum()]
+        for kind, name in zip(kinds, names, strict=True):
+            scale = np.float64(values[name])
+            terms = terms * scale if kind == "mul" else np.append(terms, scale)
+            sizes = sizes * np.abs(scale) if kind == "mul" else np.append(sizes, np.abs(scale))
+            exact += [terms.sum(), sizes.sum()]
+        if not all(smallest <= abs(number) < largest for number in exact):
+            continue
+        compared += 1
+        program = make(text, w=w, **values)
+        before = str(program.module)
+        (found,) = program.after(PIPELINE).run(x)
+        folds += str(program.module) != before
+        assert abs(found.item() - terms.sum()) <= 16 * 2.0**-23 * sizes.sum(), text
+    assert min(compared, folds) >= count // 40

@@ -202,7 +202,7 @@ def cost_by_rebuilding(module: ModuleOp, problem: LayoutProblem, options: tuple[
         if not isinstance(variable.op, graph.TransposeOp)  # those that stay are counted as changes
     )
     views = [op for op in rebuilt.walk() if isinstance(op, graph.LayoutTransformOp) and op.is_view]
-    parted = [op for op in views if not is_constant(op.result) and "c" in op.source.data + op.target.data]
+    parted = [op for op in views if not is_constant(op.result) and not (op.source.data + op.target.data).isupper()]
     return penalties + sum(changes_of_layout(rebuilt)) + len(parted)
 
 

@@ -2,8 +2,8 @@
 
 // CHECK-LABEL: func.func @main
 func.func @main(%x: tensor<2x3x8xf32>, %run: tensor<4xf32>) -> (tensor<2x4x6xf32>, tensor<2x4x6xf32>) {
-  %w = graph.constant #graph.weight<"w"> : tensor<4x3x3xf32>
-  %v = graph.constant #graph.weight<"v"> : tensor<4xf32>
+  %w = graph.constant dense<2.000000e+00> : tensor<4x3x3xf32>
+  %v = graph.constant dense<3.000000e+00> : tensor<4xf32>
   // A line is an image with one spatial dimension.
   // CHECK: %[[E:.*]] = graph.constant dense<5.000000e-01> : tensor<f32>
   // CHECK: graph.add %{{.*}}, %[[E]]
