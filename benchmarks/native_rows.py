@@ -150,6 +150,17 @@ def all_work(*, quick: bool = False) -> Iterator[Work]:
         yield Work("int8", f"{name}, QDQ", build, Target(1.2, 1.0), tolerance=0.05)
 
 
+def work_of_file(path: Path) -> Work:
+    """The row of a model in a file, without a target."""
+    return Work("files", path.stem, partial(_read, path))
+
+
+def _read(path: Path) -> Model:
+    onnx: Any = importlib.import_module("onnx")  # its types are partly unknown
+    model = onnx.load(path)
+    return model, inputs_of(model)
+
+
 def _shrunk(shape: Convolution) -> Convolution:
     if shape.groups > 1:
         return shape._replace(size=8, channels=16, filters=16, groups=16)

@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.networks import Feeds
 from penstock.dialects.files import temporary_folder
-from penstock.lowering.from_machine_toml import native_machine
+from penstock.lowering.from_machine_toml import NATIVE, load_machine
 from penstock.passes.toolchain import find_compiler, load_code
 
 Run = Callable[[], Sequence[Any]]
@@ -84,8 +84,9 @@ CHAINS = 12
 
 @cache
 def multiply_adds() -> tuple[Run, float]:
-    """What does fused multiply-adds in vector registers of this CPU, and nothing else, and how many flops."""
-    width, times = {"host-avx512": 64, "host-neon": 16}.get(native_machine(), 32), 40_000
+    """What does fused multiply-adds in the vector registers of this CPU, and nothing else, and how many flops."""
+    processor = load_machine(NATIVE).processor()
+    width, times = 16 if processor is None or processor.vector is None else processor.vector_bytes, 40_000
     names = [f"sum{number}" for number in range(CHAINS)]
     lines = (
         f"typedef float vector __attribute__((vector_size({width})));",

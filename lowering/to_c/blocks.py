@@ -18,6 +18,7 @@ from penstock.lowering.codegen.text import Expr, Size
 from penstock.lowering.codegen.views import View
 from penstock.lowering.to_c.emitter import FunctionEmitter
 from penstock.lowering.to_c.text import for_loop, sum_of
+from penstock.lowering.to_c.transposes import Transpose, transpose_of
 from penstock.lowering.to_c.vectors import VectorType, is_vectorizable, product_name, vector_type
 from penstock.passes.analysis.vector_products import VectorProduct
 
@@ -32,6 +33,8 @@ def emit_structured(emitter: FunctionEmitter, structured: Structured) -> None:
     planned = plan_structured(structured)
     if planned is None:
         InOrder(emitter, structured).emit()
+    elif (transpose := transpose_of(structured, planned[0], emitter.program.target)) is not None:
+        _CBlocks(emitter, structured, *planned).emit_squares(transpose)
     else:
         _CBlocks(emitter, structured, *planned).emit()
 
@@ -141,6 +144,31 @@ class _CBlocks(Blocks[FunctionEmitter]):
         self.emitter.loop("j0", lanes.size, body, step=self._vector.lanes, is_unrolled=True)
         del self.positions[lanes.loop]
         return True
+
+    def emit_squares(self, transpose: Transpose) -> None:
+        """Write the loops of an op that only transposes; the last squares of a dim overlap those before."""
+        loops, lanes = (transpose.read, transpose.written), transpose.vector.lanes
+        self.emitter.program.helpers |= {transpose.helper, transpose.vector.helper}
+
+        def square(*starts: Size) -> None:
+            if len(starts) == len(loops):
+                self.emitter.writer.line(transpose.statement(self.element(0), self.element(1)))
+                return
+            loop = loops[len(starts)]
+
+            def at(start: Size) -> None:
+                self.positions[loop] = (start,)
+                square(*starts, start)
+
+            whole = loop.extent - loop.extent % lanes
+            if whole == lanes:
+                at(0)
+            else:
+                self.emitter.loop(f"d{loop.suffix}", whole, at, step=lanes)
+            if whole < loop.extent:
+                at(loop.extent - lanes)
+
+        self.each(transpose.around, square)
 
     # packing
 

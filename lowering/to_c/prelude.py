@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from penstock.lowering.to_c.transposes import TRANSPOSE, transpose_helper
 from penstock.lowering.to_c.vectors import VECTOR, product_helper, vector_helpers
 from penstock.passes.analysis.vector_products import VectorProduct
 
@@ -314,5 +315,6 @@ def prelude(helpers: Iterable[str], products: Mapping[str, VectorProduct]) -> st
             if f"{what}_{type_name}" in wanted:
                 parts.append(template.format(T=value, N=type_name, U=unsigned, B=bits, F=other))
     parts += [vector_helpers(key) for key in sorted(wanted) if key.startswith(VECTOR)]
+    parts += [transpose_helper(key) for key in sorted(wanted) if key.startswith(TRANSPOSE)]
     parts += [product_helper(products[name]) for name in sorted(products)]
     return "\n".join(parts)

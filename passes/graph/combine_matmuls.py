@@ -288,8 +288,8 @@ class CombineMatmulsPass(ModulePass):
     each the only user of the one before, with constants along the output or none, are combined too. Constants are
     concatenated by ops that `fold-constants` evaluates, and the parts are views.
 
-    On a host whose registers are known, matrices of one shape stay apart: each is packed by itself, and a batch is
-    not.
+    On a host whose registers are known siblings stay apart: each is packed by itself, its tiles read the left operand
+    from a cache, and of a result that is several ones its readers would have to copy their parts.
 
     The left operand is then read once. Each element is the same sum in the same order as before. Requires and
     guarantees the graph level; convolutions are combined before `layout`, gemms after `transpose-operands`.
@@ -342,10 +342,11 @@ class CombineMatmulsPass(ModulePass):
     """What becomes of siblings whose outputs differ in width, and of convolutions."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
+        if processor_of(op) is not None:
+            return
         store = store_of(ctx)
-        packs = processor_of(op) is not None
         for block in graph_blocks(op):
             for family in list(families(block)):
-                if not packs if family.is_stack else self.unequal == "concatenate":
+                if family.is_stack or self.unequal == "concatenate":
                     _Combination(family, store).run()
             erase_dead(block)

@@ -12,6 +12,7 @@ from xdsl.dialects.linalg.ops import GenericOp, IndexOp
 from xdsl.ir import Attribute, SSAValue
 from xdsl.ir.affine import AffineDimExpr, AffineExpr, AffineMap
 from xdsl.passes import ModulePass
+from xdsl.rewriter import Rewriter
 from xdsl.utils.hints import isa
 
 from penstock.passes.analysis.collapsible_dims import CollapsibleDims
@@ -19,6 +20,7 @@ from penstock.passes.analysis.kernels import calls_by_callee, kernels, processor
 from penstock.passes.tensor.reshape import reshape_kernel
 
 _OPS = (arith.ConstantOp, func.ReturnOp, tensor.EmptyOp, tensor.PadOp, GenericOp)
+_VIEWS = (tensor.CollapseShapeOp, tensor.ExpandShapeOp)
 
 
 def collapse_dims(kernel: func.FuncOp, calls: Sequence[func.CallOp]) -> None:
@@ -41,6 +43,34 @@ def collapse_dims(kernel: func.FuncOp, calls: Sequence[func.CallOp]) -> None:
         elif isinstance(op, tensor.PadOp):
             _collapse_pad(op, dims.reassociation(op.result))
     reshape_kernel(kernel, calls, {value: dims.collapsed_shape(value) for value in types})
+
+
+def move_views_out(kernel: func.FuncOp, calls: Sequence[func.CallOp]) -> None:
+    """Let the `calls` of a kernel view its arguments and results where it only uses views of them."""
+    if len(kernel.body.blocks) != 1 or not isinstance(returned := kernel.body.block.last_op, func.ReturnOp):
+        return
+    block = kernel.body.block
+    views = [op for op in block.ops if isinstance(op, _VIEWS)]
+    ends = (*block.args, *returned.operands)
+    shapes = {value: type.get_shape() for value in ends if isa(type := value.type, TensorType)}
+    if not views or any(-1 in shape for shape in shapes.values()):
+        return
+    for view in views:
+        source, result = view.operands[0], view.results[0]
+        before = source in block.args and source.has_one_use()
+        after = isinstance(source.owner, GenericOp) and source.has_one_use() and _is_only_returned(result)
+        if before or after:
+            kept = result if before else source
+            assert isa(kept.type, TensorType)
+            shapes.pop(result, None)
+            shapes[source] = kept.type.get_shape()
+            result.replace_all_uses_with(source)
+            Rewriter.erase_op(view)
+    reshape_kernel(kernel, calls, shapes)
+
+
+def _is_only_returned(value: SSAValue) -> bool:
+    return value.has_one_use() and isinstance(value.get_user_of_unique_use(), func.ReturnOp)
 
 
 def _without_unit_windows(generic: GenericOp) -> list[AffineMap]:
@@ -99,10 +129,10 @@ class CollapseDimsPass(ModulePass):
     Collapse adjacent dims that all ops of a kernel of the host iterate over as over one (`analysis/collapsible_dims`).
 
     Requires the tensor level. A convolution with filters of one element becomes a product of matrices, whose rows are
-    all pixels, so that its tiles are cut from many; for the callers of the kernel the new shapes are views. Nothing
-    happens without a machine whose file says what the registers of the host hold. Kernels stay as they are in which
-    there is anything but generics, pads and constants, as loops or slices. Sizes for `tile` and schedules count the new
-    dims.
+    all pixels, so that its tiles are cut from many; for the callers of the kernel the new shapes are views, and so are
+    those that the kernel itself has only as views of its arguments and results. Nothing happens without a machine
+    whose file says what the registers of the host hold. Kernels stay as they are in which there is anything but
+    generics, pads and constants, as loops or slices. Sizes for `tile` and schedules count the new dims.
 
     Before:
     ```mlir
@@ -151,6 +181,7 @@ class CollapseDimsPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         if processor_of(op) is not None:
-            calls = calls_by_callee(op)
-            for kernel in kernels(op):
-                collapse_dims(kernel, calls.get(kernel.sym_name.data, ()))
+            for rewrite in (move_views_out, collapse_dims):
+                calls = calls_by_callee(op)
+                for kernel in kernels(op):
+                    rewrite(kernel, calls.get(kernel.sym_name.data, ()))

@@ -300,6 +300,58 @@ def test_a_transpose_goes_by_tiles() -> None:
     assert any("tiling" in kernel.attributes for kernel in kernels(engine.module))
 
 
+@pytest.mark.parametrize(
+    ("machine", "helper"),
+    [("host-avx2", "f32x8"), ("host-avx512", "f32x16"), ("host-neon", "f32x4"), ("host-avx2", "f64x4")],
+)
+def test_a_transpose_is_made_of_squares_in_vectors(tmp_path: Path, machine: str, helper: str) -> None:
+    # Beside dims that vectors divide, some that end in overlapping squares.
+    for shape, order in [((2, 16, 32), (0, 2, 1)), ((19, 3, 37), (2, 1, 0)), ((17, 5, 2, 16), (1, 3, 2, 0))]:
+        element = helper.partition("x")[0]
+        source, target = ("x".join(map(str, (*each, element))) for each in (shape, [shape[dim] for dim in order]))
+        read, written = (", ".join(f"d{dim}" for dim in dims) for dims in (range(len(shape)), order))
+        dims, kinds = read, ", ".join(['"parallel"'] * len(shape))
+        text = f"""
+        func.func @main(%x: tensor<{source}>) -> tensor<{target}> {{
+          %e = tensor.empty() : tensor<{target}>
+          %y = linalg.generic {{
+              indexing_maps = [affine_map<({dims}) -> ({read})>, affine_map<({dims}) -> ({written})>],
+              iterator_types = [{kinds}]}}
+              ins(%x : tensor<{source}>) outs(%e : tensor<{target}>) {{
+          ^bb0(%a: {element}, %b: {element}):
+            linalg.yield %a : {element}
+          }} -> tensor<{target}>
+          func.return %y : tensor<{target}>
+        }}"""
+        (tmp_path / "transpose.mlir").write_text(text)
+        engine = penstock.compile(tmp_path / "transpose.mlir", machine)
+        assert isinstance(engine, penstock.Engine)
+        x = np.random.default_rng(0).standard_normal(shape).astype("f8" if element == "f64" else "f4")
+        (found,) = engine.run([x])
+        np.testing.assert_array_equal(found, x.transpose(order))
+        source_text = engine._source  # pyright: ignore[reportPrivateUsage]
+        assert source_text is not None
+        assert f"pen_transpose_{helper}(&" in source_text.source
+
+
+def test_few_input_channels_leave_output_channels_in_blocks() -> None:
+    values = np.random.default_rng(1)
+    weights: Weights = {"w": (values.standard_normal((64, 3, 5, 5)) * 0.1).astype(np.float32)}
+    shape = (1, 3, 17, 21)
+    engine = check(
+        model([helper.make_node("Conv", ["x", "w"], ["y"], strides=[2, 2])], shape, weights), shape, "host-avx2", ""
+    )
+    assert (4, 5, 5, 3, 16) in [engine.ctx.weights[name].shape for name in engine.ctx.weights]
+
+
+@pytest.mark.parametrize(("width", "stride", "channels_last"), [(48, 1, False), (48, 2, True), (9, 1, True)])
+def test_vectors_of_columns_are_for_long_rows_that_lie_together(width: int, stride: int, channels_last: bool) -> None:
+    shape, weights = (1, 48, 20, width), {"w": np.random.default_rng(1).standard_normal((48, 1, 3, 3)).astype("f4")}
+    nodes = [helper.make_node("Conv", ["x", "w"], ["y"], group=48, pads=[1] * 4, strides=[stride] * 2)]
+    engine = check(model(nodes, shape, weights), shape, "host-avx2", f"{width}, {stride}")
+    assert ("x/NHWC" in module_text(engine.ctx, engine.module)) == channels_last
+
+
 def test_the_sums_of_nested_loops_share_the_registers() -> None:
     shape = (1, 2, 128, 64)
     nodes = [

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from in_c import needs_compiler
 
+from penstock.lowering.from_machine_toml import load_machine
+
 pytest.importorskip("onnxruntime")
 
 
@@ -38,8 +40,37 @@ def test_rows_stand_beside_the_fastest_peer(native: Any, tmp_path: Path) -> None
     assert mean["met"] is None  # one is not the group
 
 
+def test_threads_have_rows_of_their_own(native: Any, tmp_path: Path) -> None:
+    needs_compiler()
+    beside, speed_up = rows_of(native, tmp_path, "--only", "softmax", "--machine", "host", "--threads", "2")
+    assert beside["what"] == "softmax 24x40, 2 threads"
+    assert speed_up["what"] == "softmax 24x40, 2 threads: speed-up"
+    assert speed_up["ours"] == beside["ours"]
+    assert (speed_up["reference"], speed_up["target"]) == ("one thread", ">= 1.85")
+    assert speed_up["met"] == (speed_up["ratio"] >= 1.85)
+
+
+def test_the_peak_is_that_of_the_vectors_of_this_cpu() -> None:
+    needs_compiler()
+    peers = importlib.import_module("benchmarks.peers")
+    processor = load_machine("native").processor()
+    lanes = 4 if processor is None or processor.vector is None else processor.vector_bytes // 4
+    run, flops = peers.multiply_adds()
+    run()
+    assert flops == 2 * 40_000 * peers.CHAINS * lanes
+
+
+def test_models_of_files_are_rows(native: Any, tmp_path: Path) -> None:
+    needs_compiler()
+    model, _ = next(work for work in native.all_work(quick=True) if work.group == "gelu").build()
+    (tmp_path / "mine.onnx").write_bytes(model.SerializeToString())
+    (row,) = rows_of(native, tmp_path, "--machine", "host", str(tmp_path / "mine.onnx"))
+    assert row["what"] == "mine"
+    assert row["ratio"] > 0
+
+
 def test_wrong_outputs_are_not_timed(native: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unchanged(model: Any, feeds: dict[str, Any], machine: str) -> Callable[[], list[Any]]:
+    def unchanged(model: Any, feeds: dict[str, Any], machine: str, threads: int) -> Callable[[], list[Any]]:
         return lambda: [feeds["x"]]
 
     monkeypatch.setattr(native, "ours", unchanged)

@@ -35,6 +35,7 @@ from penstock.passes.analysis.work import vector_unit
 from penstock.passes.graph.contractions import ContractionOp
 from penstock.passes.graph.layouts.forms import bytes_of
 from penstock.passes.planning.register_blocks import product_cycles
+from penstock.passes.shapes import shape_of
 
 CONTRACTION, WINDOW = 64, 1
 """
@@ -182,15 +183,31 @@ class Preferences:
             if (packed := self._packed(op, outputs, inputs, op.group.value.data)) is not None:
                 return {packed: 0}
         if isinstance(op, graph.ConvOp) and self._host is not None and op.group.value.data > 1:
-            # Vectors of columns serve as well as those of channels, and both are had without a change of layout.
-            return {CHANNELS_LAST: 0, CHANNELS_FIRST: WINDOW * moved_bytes(op)}
+            return {CHANNELS_LAST: 0, CHANNELS_FIRST: self._in_columns(op, self._host)}
         return {CHANNELS_LAST: 0}
+
+    @staticmethod
+    def _in_columns(op: graph.ConvOp, host: TargetOp) -> int:
+        """
+        The penalty of a convolution of groups of channels whose vectors are of columns: the bytes that it moves for as
+        often as its rows take longer than if whole vectors were adjacent. Each row of a window is copied by itself, its
+        last vector may not be full, and with a stride the elements between are loaded.
+        """
+        penalty = WINDOW * moved_bytes(op)
+        if (unit := vector_unit(host, *op.operand_types[:2], op.result.type)) is None:
+            return penalty
+        width, window = shape_of(op.result)[-1], prod(shape_of(op.w)[2:])
+        vectors, stride = -(-width // unit.lanes), op.strides.get_values()[-1]
+        loads = unit.loads_of(stride) if stride <= 2 else unit.lanes
+        row = unit.row_overhead + vectors * window * max(1 / unit.fmas, loads / unit.loads)
+        return int(penalty * row * unit.lanes * unit.fmas / (width * window))
 
     def _packed(self, op: ContractionOp, outputs: int, inputs: int, groups: int = 1) -> Preference | None:
         """
         Filters, or the second factor of a product, in the order in which the host's registers read them: as many output
         channels, or columns, as two vectors hold, or one, beside each other. Images and rows keep their channels last,
-        which are blocks as well where those divide them. Groups of channels are not padded.
+        which are blocks as well where those divide them. Groups of channels are not padded, and no input channels
+        of filters that then have blocks of output channels only.
         """
         if groups == 1 and any(each.elements == element_types(op) for each in self._vector_products):
             return self._grouped(op, outputs, inputs)
@@ -210,19 +227,19 @@ class Preferences:
         ]
         most = unit.packing if groups == 1 else 1
         outputs //= groups
-        choices: list[tuple[Fraction, int]] = []
+        choices: list[tuple[Fraction, Preference]] = []
         for vectors in (2, 1):
-            block = vectors * unit.lanes
+            block, cycles = vectors * unit.lanes, product_cycles(unit, vectors)
             padded = -(-outputs // block) * -(-inputs // block) * block * block
             if padded <= most * outputs * inputs:
-                choices.append((padded * product_cycles(unit, vectors), block))
+                choices.append((padded * cycles, Preference(f"{NHWC}{block}c", f"OHWI{block}i{block}o")))
+            if isinstance(op, graph.ConvOp) and groups == 1 and outputs % block == 0:
+                choices.append((outputs * inputs * cycles, Preference(NHWC, f"OHWI{block}o")))
         if not choices:
             return None
-        cycles, block = min(choices, key=lambda each: each[0])
-        if calls and min(calls) < rows * cycles:
-            # A library packs what it reads.
-            return Preference(NHWC)
-        return Preference(f"{NHWC}{block}c", f"OHWI{block}i{block}o")
+        least, packed = min(choices, key=lambda each: each[0])
+        # A library packs what it reads.
+        return Preference(NHWC) if calls and min(calls) < rows * least else packed
 
     def _grouped(self, op: ContractionOp, outputs: int, inputs: int) -> Preference | None:
         """

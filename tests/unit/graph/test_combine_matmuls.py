@@ -152,6 +152,15 @@ def test_no_bit_changes(name: str) -> None:
         np.testing.assert_array_equal(found, expected)
 
 
+def test_siblings_stay_apart_on_a_host_with_registers() -> None:
+    text, weights = next(iter(PROGRAMS.values()))
+    ctx, module = parsed(text, *weights)
+    attach_machine(module, "host-avx2")
+    before = str(module)
+    run_passes(ctx, module, read_pipeline("combine-matmuls"))
+    assert str(module) == before
+
+
 def test_the_left_operand_is_loaded_once() -> None:
     moved: list[int] = []
     for first in ("", "combine-matmuls,"):
