@@ -119,13 +119,15 @@ class TensorizeOp(HandleOp):
     """
     Compute ops by an intrinsic of the machine, which each of them is shown to be, with its operands where they are.
 
-    The op stays what it is, and names the intrinsic in its `library_call`. Handles stay valid.
+    The op stays what it is, and names the intrinsic in its `library_call`. Handles stay valid. Ops on tensors may be
+    calls of a library of the host, which sums in an order of its own. `remark` is for people.
     """
 
     name = "schedule.tensorize"
     target = operand_def(ANY_OP)
     """The ops that are computed so."""
     intrinsic = prop_def(FlatSymbolRefAttrConstr)
+    remark = opt_prop_def(StringAttr)
     assembly_format = "$target $intrinsic attr-dict"
 
 

@@ -23,6 +23,7 @@ from importlib import resources
 from pathlib import Path
 from typing import cast
 
+from penstock.dialects.cpu import cpu_features
 from penstock.dialects.diagnostics import UserError, did_you_mean
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.plugins import installed
@@ -38,7 +39,6 @@ from penstock.lowering.machine_file import (
 from penstock.lowering.machine_options import with_options
 from penstock.lowering.toml_positions import Path as KeyPath
 from penstock.lowering.toml_positions import Positions, locate, read_toml
-from penstock.passes.cpu import cpu_features
 
 MACHINES = "penstock.machines"
 """The group of entry points of machine files: each is the path of one."""

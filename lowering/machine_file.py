@@ -621,12 +621,18 @@ class MachineFile:
         # that a part is unknown whose table could not be read.
         are_read = not any(self.log.has_fault_at((name,)) for name in PART_KINDS)
         found = [((*paths[part], fault.key), fault) for part, fault in (target.faults() if are_read else ())]
-        for path, fault in [(path, fault) for path, fault in found if not self.log.has_fault_in(path)]:
+        for path, fault in [(path, fault) for path, fault in found if not self._is_stand_in(path)]:
             self.log.at_value((*path, *fault.inside), fault.message, fault.notes, offset=fault.offset)
         if not self.log.has_fault_in(()):
             for part, fault in reach_faults(target):
                 self.log.at_value((*paths[part], fault.key, *fault.inside), fault.message, fault.notes)
         return target
+
+    def _is_stand_in(self, path: Path) -> bool:
+        """Whether the value at a path was not usable; without a behaviour there are no operands to speak of."""
+        *around, key = path
+        keys = (key, "behaviour") if key == "operands" else (key,)
+        return any(self.log.has_fault_in((*around, each)) for each in keys)
 
     def _check_top_level(self) -> None:
         for key in self.document:

@@ -10,11 +10,12 @@ import errno
 import hashlib
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -22,10 +23,10 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
+from penstock.dialects.cpu import features_of_macros
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.files import keep, temporary_folder, write_whole
 from penstock.passes.code_cache import DIGITS, add, find, key_of, open_cache, private_folder
-from penstock.passes.cpu import features_of_macros
 
 CANDIDATES = ("cc", "gcc", "clang")
 
@@ -84,7 +85,7 @@ class Compiler:
         return _flags(self.command)
 
     def features(self) -> tuple[str, ...]:
-        """What code that it compiles needs of a CPU, see `passes.cpu`."""
+        """What code that it compiles needs of a CPU, see `dialects.cpu`."""
         return _features(self.command)
 
     def run(self, arguments: tuple[str, ...], directory: Path) -> subprocess.CompletedProcess[str]:
@@ -159,6 +160,15 @@ def _features(command: tuple[str, ...]) -> tuple[str, ...]:
     return features_of_macros(line.split()[1] for line in found.stdout.splitlines() if line.startswith("#define "))
 
 
+_LINKED = ("-l", "-L", "-Wl,")
+"""What options begin with that come after the files."""
+
+
+def complaint(compiler: Compiler, options: Sequence[str]) -> str:
+    """What a compiler says about options, of which some name libraries; empty if it takes them."""
+    return _complaint(compiler.command, (*compiler.flags(), *options))
+
+
 def _complaint(command: tuple[str, ...], flags: tuple[str, ...]) -> str:
     """What a compiler says about flags; empty if it takes them."""
     with temporary_folder() as directory:
@@ -198,20 +208,26 @@ class CompilerFault(RuntimeError):
 
 
 def build_library(
-    name: str, sources: Mapping[str, str], headers: Mapping[str, str] | None = None, *, content: str | None = None
+    name: str,
+    sources: Mapping[str, str],
+    headers: Mapping[str, str] | None = None,
+    *,
+    content: str | None = None,
+    options: Sequence[str] = (),
 ) -> Path:
     """
     The shared library `name` of C files, by file name, built unless the cache has it; several are compiled at once.
 
     `content` says what the library does where that does not depend on how it is cut into files; it is the key of
-    the cache, together with the compiler. Raises UserError without a working C compiler and for a cache that others
-    may write, and CompilerFault where the compiler refuses the files, which are kept for a day.
+    the cache, together with the compiler and the `options` that it gets beside its own. Raises UserError without a
+    working C compiler and for a cache that others may write, and CompilerFault where the compiler refuses the files,
+    which are kept for a day.
     """
     compiler = find_compiler()
     headers = headers or {}
     if content is None:
         content = "\0".join(part for files in (headers, sources) for file in files.items() for part in file)
-    key = key_of(f"{compiler.identity}\0{content}")
+    key = key_of("\0".join((compiler.identity, content, *options)))
     directory = open_cache()
     if (entry := find(directory, name, key)) is not None:
         return entry
@@ -228,7 +244,7 @@ def build_library(
         for file, text in {**headers, **sources}.items():
             write_whole(workplace / file, text)
         try:
-            _compile(compiler, list(sources), workplace)
+            _compile(compiler, list(sources), workplace, options)
         except CompilerFault:
             keep(workplace)
             raise
@@ -240,8 +256,19 @@ def load(library: Path) -> ctypes.CDLL:
     try:
         return ctypes.CDLL(str(library))
     except OSError as error:
+        _refuse_without_library(error)
         notes = ["PENSTOCK_CACHE names a folder for compiled code"]
         raise UserError(f"compiled code cannot be loaded: {error}", loc=str(library), notes=notes) from None
+
+
+def _refuse_without_library(error: OSError) -> None:
+    """Raise UserError where a library that code was linked with is not found."""
+    if (missing := _MISSING.match(str(error))) is not None and missing[1].startswith("lib"):
+        raise UserError(f"the code needs the library {missing[1]}, which is not found here", notes=[SEARCHED]) from None
+
+
+_MISSING = re.compile(r"([^/:\s]+): cannot open shared object file")
+SEARCHED = "install it, or name its folder in LD_LIBRARY_PATH"
 
 
 def load_code(name: str, code: bytes | memoryview) -> ctypes.CDLL:
@@ -270,8 +297,9 @@ def _load_code(name: str, code: bytes | memoryview, digest: str) -> ctypes.CDLL:
                 file.write(code)
             # The handle stays open: the loader takes a path that it knows for the library that it knows.
             return ctypes.CDLL(f"/proc/self/fd/{handle}")
-        except OSError:  # in a sandbox, or without /proc
+        except OSError as error:  # in a sandbox, or without /proc
             os.close(handle)
+            _refuse_without_library(error)
     directory = open_cache()
     key = digest[:DIGITS]
     if (entry := find(directory, name, key)) is None:
@@ -283,10 +311,11 @@ def _load_code(name: str, code: bytes | memoryview, digest: str) -> ctypes.CDLL:
     return load(entry)
 
 
-def _compile(compiler: Compiler, files: list[str], workplace: Path) -> None:
-    flags = compiler.flags()
+def _compile(compiler: Compiler, files: list[str], workplace: Path, options: Sequence[str]) -> None:
+    flags = (*compiler.flags(), *(each for each in options if not each.startswith(_LINKED)))
+    libraries = (*(each for each in options if each.startswith(_LINKED)), *LIBRARIES)
     if len(files) == 1:
-        found = compiler.run((*flags, "-shared", "-o", "program.so", *files, *LIBRARIES), workplace)
+        found = compiler.run((*flags, "-shared", "-o", "program.so", *files, *libraries), workplace)
         _check(compiler, found, workplace / files[0])
         return
 
@@ -298,7 +327,7 @@ def _compile(compiler: Compiler, files: list[str], workplace: Path) -> None:
         for file, future in zip(files, pending, strict=True):
             _check(compiler, future.result(), workplace / file)
     objects = [f"{file}.o" for file in files]
-    found = compiler.run((*flags, "-shared", "-o", "program.so", *objects, *LIBRARIES), workplace)
+    found = compiler.run((*flags, "-shared", "-o", "program.so", *objects, *libraries), workplace)
     _check(compiler, found, workplace / files[0])
 
 

@@ -11,6 +11,7 @@ from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.files import temporary_folder, write_whole
 from penstock.dialects.machine import (
     DRAM,
+    CodeOp,
     CommandForm,
     MachinePart,
     QueueOp,
@@ -21,11 +22,12 @@ from penstock.dialects.machine import (
     Template,
 )
 from penstock.dialects.machine.spelling import ID
-from penstock.passes.toolchain import find_compiler
+from penstock.lowering.to_c.module import options_of, sources_of
+from penstock.passes.toolchain import complaint, find_compiler
 from penstock.runtime.device import machine_files
 
 _MESSAGE = re.compile(r"(?P<file>[^:\n]+):(?P<line>\d+):(?:(?P<column>\d+):)? (?:fatal )?error: (?P<text>.*)")
-FLAGS = ("-std=c11", "-fsyntax-only", "-DPENSTOCK_MODEL", "-Werror=implicit-function-declaration")
+FLAGS = ("-std=c11", "-fsyntax-only", "-DPENSTOCK_MODEL")
 
 
 def code_faults(target: TargetOp) -> tuple[UserError, ...]:
@@ -35,23 +37,34 @@ def code_faults(target: TargetOp) -> tuple[UserError, ...]:
     Raises UserError where there is no compiler, for a file that cannot be read, and for a machine that spells nothing.
     """
     code = target.code()
-    if code is None:
-        raise UserError(f'machine "{target.machine_name}" has no [code]', notes=["it says how commands are written"])
+    if code is None and not any(part.emit is not None for part in target.parts(SpelledPart)):
+        raise UserError(f'machine "{target.machine_name}" spells no commands', notes=["each has an emit"])
     compiler = find_compiler()
     with temporary_folder() as folder:
         for file, text in machine_files(target).items():
             write_whole(folder / file, text)
         write_whole(folder / "check.c", _program(target))
-        flags = [*FLAGS, "-I.", *(code.flags.data.split() if code.flags is not None else ())]
+        flags = [*FLAGS, "-I.", *(options_of(code) if code is not None else ())]
         said = compiler.run((*flags, "check.c"), folder).stderr
     found: dict[str, UserError] = {}
-    own = _place(code)[0]
+    around = code or target
     for match in _MESSAGE.finditer(said):
-        here = match["file"] == own or any(match["file"] == _place(part)[0] for part in target.parts(MachinePart))
-        loc = f"{match['file']}:{match['line']}:1" if here else location_of(code)
+        here = any(match["file"] == _place(part)[0] for part in target.parts(MachinePart))
+        loc = f"{match['file']}:{match['line']}:1" if here else location_of(around)
         where = "" if here else f"{match['file']}:{match['line']}: "
         found.setdefault(f"{loc}{where}", UserError(f"the C compiler refuses it: {where}{match['text']}", loc=loc))
     return tuple(found.values())
+
+
+def require_code(code: CodeOp) -> None:
+    """Raise UserError for what the C compiler of the host refuses of a machine: the first of it."""
+    target = code.parent_op()
+    assert isinstance(target, TargetOp)
+    for fault in code_faults(target):
+        raise UserError(fault.message, loc=fault.loc, notes=[*fault.notes, *sources_of(code)])
+    if said := complaint(find_compiler(), options_of(code)):
+        message = f'programs for the machine "{target.machine_name}" cannot be linked: {said}'
+        raise UserError(message, loc=location_of(code), notes=sources_of(code))
 
 
 def _place(part: MachinePart) -> tuple[str, int]:
@@ -64,8 +77,7 @@ def _place(part: MachinePart) -> tuple[str, int]:
 def _program(target: TargetOp) -> str:
     """A function of all templates, each at the line of its table."""
     code = target.code()
-    assert code is not None
-    includes = "".join(f'#include "{name.data}"\n' for name in code.headers or ())
+    includes = "".join(f'#include "{name.data}"\n' for name in (code and code.headers) or ())
     lines = [f"#include <stddef.h>\n#include <stdint.h>\n#include <string.h>\n{includes}"]
     lines.append("void check(int8_t *pointer, int64_t number) {\n")
     for part, text in _texts(target):

@@ -23,6 +23,7 @@ from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.schedule import TileAndFuseOp
+from penstock.dialects.schedule_memory import TensorizeOp
 from penstock.lowering.to_c import CSource, emit_c
 from penstock.passes.analysis.kernels import ENTRY, kernels, machine_of, processor_of
 from penstock.passes.schedule.deciding import KERNEL_TYPE, schedules_of
@@ -59,7 +60,8 @@ class MeasurePass(ModulePass):
 
     Requires the tensor level, before `tile`, and a machine that is the host itself and says what its registers hold.
     Every kernel is compiled and run alone, on random inputs, with the tiles that `tile` prefers by its model, with
-    some that come next, and with none (its option `rank`). Guarantees: the program is as it was; the schedules that it
+    some that come next, and with none (its option `rank`), or as a call of a library where the host has one
+    (`host-blas`). Guarantees: the program is as it was; the schedules that it
     has been given include one for each kernel with several tiles to choose from, with the fastest ones, and the
     measured times as a remark. `tile` applies them, and `--emit=schedule` prints them: given with `--schedule`, they
     make the same program without measuring. Kernels that have been given schedules are not measured. A kernel that is
@@ -227,9 +229,9 @@ def _random(spec: Parameter) -> NDArray[Any]:
 
 
 def _add_remark(sequence: transform.NamedSequenceOp, text: str) -> None:
-    """Say something of a schedule where it cuts the kernel last."""
+    """Say something of a schedule where it cuts the kernel last, or calls a library."""
     for op in reversed(sequence.body.block.ops):
-        if isinstance(op, TileAndFuseOp):
+        if isinstance(op, TileAndFuseOp | TensorizeOp):
             before = [] if op.remark is None else [op.remark.data]
             op.properties["remark"] = StringAttr("; ".join([*before, text]))
             return

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.element_bits import DType, same_bits, stored
-from penstock.passes.toolchain import build_library, load
+from penstock.passes.toolchain import CompilerFault, build_library, load
 from penstock.runtime.threads import require_at_most
 
 if TYPE_CHECKING:
@@ -227,8 +227,8 @@ def build(source: CSource) -> Path:
     """
     The shared library of a program, built unless the cache has it.
 
-    Raises UserError without a working C compiler and for a cache that others may write, and CompilerFault where the
-    compiler refuses the program, whose files are kept for a day.
+    Raises UserError without a working C compiler, for a cache that others may write, and for what the compiler refuses
+    of what the machine says, and CompilerFault where it refuses the program, whose files are kept for a day.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     units = source.units(cores if len(source.source) >= SPLIT_LENGTH else 1)
@@ -236,7 +236,15 @@ def build(source: CSource) -> Path:
     # How the program is cut does not change what it does, so it is not part of the key.
     content = f"{source.header}\0{source.source}"
     sources = dict(zip(files, units, strict=True))
-    return build_library(source.name, sources, {source.header_name: source.header}, content=content)
+    headers = {source.header_name: source.header}
+    try:
+        return build_library(source.name, sources, headers, content=content, options=source.options)
+    except CompilerFault:
+        if source.code is not None:
+            from penstock.runtime.device_check import require_code
+
+            require_code(source.code)
+        raise
 
 
 def load_native(module: ModuleOp) -> NativeModule:

@@ -42,10 +42,10 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.dialects.cpu import architecture, cpu_features
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.element_bits import DType, is_narrow_integer, stored
 from penstock.dialects.files import release
-from penstock.passes.cpu import architecture, cpu_features
 from penstock.runtime.memory import argument_bytes
 from penstock.runtime.tensor_specs import Signature, TensorSpec
 

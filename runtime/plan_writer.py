@@ -71,7 +71,7 @@ def write_program(
     code = None
     if library is not None:
         code = (library.result().read_bytes(), find_compiler().features())
-        about |= {"compiler": find_compiler().version, "flags": " ".join(find_compiler().flags())}
+        about |= {"compiler": find_compiler().version, "flags": " ".join((*find_compiler().flags(), *source.options))}
     elif source is not None:
         about |= {"backend": "llvm"}
     if source is not None:

@@ -70,8 +70,8 @@ class CodeOp(MachinePart):
     """What keeps dependent commands in order: `program`, where the machine does as if each was complete before the next
     begins; `barrier`, where its units run on and only `barrier` waits for them; `queues`, as these spell; `tokens`,
     where commands that name `{id}` run on, those of a unit one after the other, and `wait` waits for one of them."""
-    barrier = prop_def(StringAttr)
-    """How the processor waits until all commands are complete."""
+    barrier = opt_prop_def(StringAttr)
+    """How the processor waits until all commands are complete; a host need not."""
     wait = opt_prop_def(StringAttr)
     """How the processor waits until a command is complete: a template over `id`, the number that the command was given,
     or -1, which is none that there is anything to wait for. With the order `tokens` only."""
@@ -85,7 +85,9 @@ class CodeOp(MachinePart):
     files = opt_prop_def(ArrayAttr[StringAttr])
     """Files that it is built with, by paths from the folder of the machine file."""
     flags = opt_prop_def(StringAttr)
-    """Options that every compiler of it takes."""
+    """Options that every compiler of it takes; of a host also the libraries, `-lopenblas`."""
+    package = opt_prop_def(StringAttr)
+    """Of a host: a Python package with headers in its folder `include` and libraries in its folder `lib`."""
     build_command = opt_prop_def(StringAttr, prop_name="build")
     """The command, in a makefile, that builds a program for the machine: a template over `program`, its name without
     the suffix `.elf`, `sources` and `flags`."""
@@ -94,9 +96,9 @@ class CodeOp(MachinePart):
     a compiler of the host builds the program."""
 
     assembly_format = (
-        "`order` $order `barrier` $barrier (`wait` $wait^)? (`begin` $begin^)? (`region` $region^)?"
-        " (`headers` $headers^)?"
-        " (`files` $files^)? (`flags` $flags^)? (`build` $build^)? (`model` $model^)?"
+        "`order` $order (`barrier` $barrier^)? (`wait` $wait^)? (`begin` $begin^)? (`region` $region^)?"
+        " (`headers` $headers^)? (`files` $files^)? (`flags` $flags^)? (`package` $package^)?"
+        " (`build` $build^)? (`model` $model^)?"
         " (`origin` $origin^)? attr-dict"
     )
 

@@ -14,7 +14,7 @@ from xdsl.ir.affine import AffineDimExpr
 from penstock.dialects.diagnostics import nearest_or_all
 from penstock.dialects.machine.code import StateOp
 from penstock.dialects.machine.intrinsic import IntrinsicOp
-from penstock.dialects.machine.part import DRAM, IMMEDIATE, PartFault
+from penstock.dialects.machine.part import DENSE, DRAM, IMMEDIATE, PartFault
 from penstock.dialects.machine.parts import DmaOp, ScopeOp
 from penstock.dialects.machine.spelling import (
     ANY,
@@ -41,6 +41,8 @@ class CommandOperand:
     """The type of its elements; None for any."""
     dims: Mapping[str, bool]
     """The dims that move it: True where by one element, False where by a row."""
+    is_dense: bool = False
+    """Whether its rows adjoin."""
 
     def element_bytes(self, scope: ScopeOp) -> int:
         """The bytes of its elements, in a scope that it may lie in."""
@@ -62,18 +64,20 @@ class CommandForm:
     has_immediate: bool
     adds: bool = False
     """Whether it adds sums to what is there."""
+    is_call: bool = False
+    """Whether it is a call of a library, of as many applications as its `block` permits."""
 
     @staticmethod
     def of(part: SpelledPart) -> CommandForm | None:
         """The form of the commands of an engine or an intrinsic; None where an index is no single dim."""
         if isinstance(part, DmaOp):
             rows, columns = TRANSFER_DIMS
-            dims: dict[str, bool] = {rows: False, columns: True}
+            moves: dict[str, bool] = {rows: False, columns: True}
             operands = [
-                CommandOperand(name, scopes, None, dims)
+                CommandOperand(name, scopes, None, moves)
                 for name, scopes in zip(SIDES, (part.sources, part.destinations), strict=True)
             ]
-            return CommandForm(tuple(operands), dict.fromkeys(dims), frozenset(), False)
+            return CommandForm(tuple(operands), dict.fromkeys(moves), frozenset(), False)
         assert isinstance(part, IntrinsicOp)
         found: list[CommandOperand] = []
         names, specs = part.dims, part.operand_specs()
@@ -86,12 +90,13 @@ class CommandForm:
                 if not isinstance(expr, AffineDimExpr):
                     return None
                 moved[names[expr.position]] = place == len(results) - 1
-            found.append(CommandOperand(spec.name, (spec.scope,), spec.dtype, moved))
+            found.append(CommandOperand(spec.name, (spec.scope,), spec.dtype, moved, spec.strides == DENSE))
         kinds = zip(names, part.generic.iterator_types, strict=True)
         reductions = frozenset(name for name, kind in kinds if kind.data == IteratorType.REDUCTION)
         is_immediate = any(spec.role == IMMEDIATE for spec in specs)
         adds = bool(reductions) and _adds(part)
-        return CommandForm(tuple(found), dict(zip(names, part.shape, strict=True)), reductions, is_immediate, adds)
+        dims = dict(zip(names, part.shape, strict=True))
+        return CommandForm(tuple(found), dims, reductions, is_immediate, adds, part.is_call)
 
     def known_fields(self, states: Mapping[str, object]) -> list[str]:
         """The fields that a template of such a command may have."""
@@ -120,7 +125,9 @@ class CommandForm:
         limit = part.block_limits.get(dim)
         sizes = [] if shape is None else [shape[1]]
         if limit is not None:
-            sizes += self.limit_in_elements(limit, dim, scopes, None)
+            limits = self.limit_in_elements(limit, dim, scopes, None)
+            # A call is of as many applications as it says.
+            sizes = limits if self.is_call else [*sizes, *limits]
         return min(sizes, default=None)
 
     def limit_in_elements(
@@ -167,10 +174,12 @@ def spelling_faults(
             yield PartFault("emit", f'emit: unknown field "{field.name}"', (note,), (), field.column)
     yield from _setting_faults(form, needed, states)
     steps = [f"{each.name}.{step}.{dim}" for each in form.operands for step in STEPS for dim in each.dims]
-    for place, name in enumerate(part.required):
-        if name not in steps:
-            note = nearest_or_all(name, steps, "its steps")
-            yield PartFault("requires", f'requires: unknown field "{name}"', (note,), (place,))
+    for name, least in part.required.items():
+        place = next(n for n, each in enumerate(part.requires or ()) if each.data.startswith(f"{name} "))
+        for each, known, what in ((name, steps, "its steps"), (least, form.dims, "its dims")):
+            if isinstance(each, str) and each not in known:
+                note = nearest_or_all(each, known, what)
+                yield PartFault("requires", f'requires: unknown field "{each}"', (note,), (place,))
     for dim in part.block_limits:
         if dim not in form.dims:
             note = nearest_or_all(dim, form.dims, "its dims")
@@ -219,7 +228,7 @@ def _omissions(part: SpelledPart, form: CommandForm, scopes: Mapping[str, ScopeO
             if is_unit is None or most == 1:
                 continue
             steps = {f"{operand.name}.{step}.{dim}" for step in STEPS}
-            if not is_unit and not steps & used:
+            if not is_unit and not operand.is_dense and not steps & used:
                 way = f'requires = ["{operand.name}.rows.{dim} = 1"]'
                 note = f"name one of {', '.join(sorted(steps))}, or say what it is, by {way}"
                 message = f'nothing depends on the stride of "{operand.name}" along "{dim}", which may vary'

@@ -103,16 +103,14 @@ class IntrinsicOp(SpelledPart):
     """Cycles from one application to the next; of a unit only, where it is required."""
     depth_attr = opt_prop_def(IntegerAttr[I64], prop_name="depth")
     """Cycles that a command takes beyond its applications; of a unit only, where it is required."""
+    efficiency = opt_prop_def(DenseArrayBase.constr(i64))
+    """[part, whole]: of a call of a library, the share of the processor's multiply-adds that it does; its applications
+    take as long as those, and what it reads and writes as long as the processor takes to copy it. In place of `ii`."""
     iteration_limits = opt_prop_def(DenseArrayBase.constr(i64), prop_name="max_iterations")
     """The most applications in a command, one number for each loop of the command, outermost first."""
     listed_limit = opt_prop_def(IntegerAttr[I64], prop_name="micro_ops")
     """The most micro-operations that a command lists, for the dims that none of its loops iterates. The unit then
     iterates over the domain in an order of its own."""
-    feature = opt_prop_def(StringAttr)
-    """The feature of the CPU that it is an instruction of, as `/proc/cpuinfo` of Linux calls it; of a host only."""
-    statement = opt_prop_def(StringAttr)
-    """What it is in C of GCC and Clang, of a host only: statements that change `{acc}`, a vector of its result's
-    elements, and read the operands before it, vectors of bytes in their order, by their names in braces."""
     imm_bits = opt_prop_def(IntegerAttr[I64])
     """Bits of its immediate; required where the behaviour has `imm`, and only there."""
     body = region_def("single_block")
@@ -123,8 +121,9 @@ class IntrinsicOp(SpelledPart):
     assembly_format = (
         "$sym_name (`unit` $unit^)? (`dma` $dma^)? `operands` custom<OperandList>($operand_names, $strides)"
         " `shape` custom<DimList>($dims, $shape) (`ii` $ii^)? (`depth` $depth^)?"
+        " (`efficiency` $efficiency^)?"
         " (`max_iterations` $max_iterations^)? (`micro_ops` $micro_ops^)? (`imm_bits` $imm_bits^)?"
-        f" (`feature` $feature^)? (`statement` $statement^)? {SPELLING} (`origin` $origin^)?"
+        f" {SPELLING} (`origin` $origin^)?"
         " attr-dict-with-keyword $body"
     )
 
@@ -155,6 +154,12 @@ class IntrinsicOp(SpelledPart):
         """For each loop the least and the largest extent of one application, or None for any."""
         ranges = (ints_of(extents) for extents in self.extents)
         return tuple((values[0], values[-1]) if values else None for values in ranges)
+
+    @property
+    def is_call(self) -> bool:
+        """Whether it is a call of a library: a processor performs it on operands that are anywhere in memory."""
+        args = self.body.block.args
+        return self.unit is not None and all(isa(arg.type, MemRefType) and memory_of(arg) == DRAM for arg in args)
 
     initiation_interval = IntegerProperty("ii")
     """Cycles from one application to the next; 0 for what a DMA engine does."""
@@ -231,6 +236,10 @@ class IntrinsicOp(SpelledPart):
 
     def own_faults(self) -> Iterator[PartFault]:
         yield from self._performer_faults()
+        if self.efficiency is not None and len(self.efficiency) != 2:
+            yield PartFault("efficiency", f"efficiency must be [part, whole], but has {len(self.efficiency)} numbers")
+        if self.efficiency is not None and self.ii is not None:
+            yield PartFault("efficiency", "an intrinsic has either ii or efficiency, not both")
         behaviour = list(self._behaviour_faults())
         yield from behaviour
         if not behaviour:
@@ -243,10 +252,10 @@ class IntrinsicOp(SpelledPart):
         if (self.unit is None) == (self.dma is None):
             yield PartFault("unit", "an intrinsic names either the unit or the dma that performs it")
             return
-        for key in ("ii", "depth"):
+        for key in ("ii" if self.efficiency is None else "efficiency", "depth"):
             if self.unit is not None and key not in self.properties:
                 yield PartFault(key, f"an intrinsic of a unit needs {key}")
-        for key in ("ii", "depth", "max_iterations", "micro_ops"):
+        for key in ("ii", "depth", "efficiency", "max_iterations", "micro_ops"):
             if self.dma is not None and key in self.properties:
                 yield PartFault(key, f"{key} has no meaning on a dma: it costs what the transfer costs")
         if self.listed_limit is not None and self.iteration_limits is None:
@@ -303,9 +312,6 @@ class IntrinsicOp(SpelledPart):
             yield f"must name its scope by a string, but is {arg.type}"
         elif scope == DRAM and isinstance(arg.type.memory_space, StringAttr):
             yield "is off chip, which is written as no memory space"
-        elif scope == DRAM and self.unit is not None and self.statement is None:
-            # A processor loads its operands itself.
-            yield "is off chip, where only a dma reaches"
 
     def _shape_faults(self) -> Iterator[PartFault]:
         dims = self.dims

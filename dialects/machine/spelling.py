@@ -7,7 +7,7 @@ an operand `a` and a dim `i` of the command,
 
 | field | what it stands for |
 |---|---|
-| `{a}` | its address: of a scope as `address` of the scope spells it, off chip a pointer |
+| `{a}` | its address: of a scope as `address` of the scope spells it, off chip a pointer, of registers their vector |
 | `{a.offset}`, `{a.row}` | where it begins in its scope, in bytes and in granules |
 | `{a.column}` | granules from one granule of a row to the next |
 | `{a.size}` | the bytes of an element |
@@ -31,11 +31,12 @@ from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, IntegerAttr, String
 from xdsl.ir import Attribute
 from xdsl.irdl import opt_prop_def
 
-from penstock.dialects.diagnostics import nearest_or_all
+from penstock.dialects.cpu import FEATURES
+from penstock.dialects.diagnostics import did_you_mean, nearest_or_all
 from penstock.dialects.machine.part import NamedPart, PartFault
 
 _FIELD = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
-_REQUIREMENT = re.compile(r"(\w+\.\w+\.\w+) = (\d+)")
+_REQUIREMENT = re.compile(r"(\w+\.\w+\.\w+) (?:= (\d+)|>= ([A-Za-z_]\w*))")
 _NAME = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*)(?::(\d+))?")
 
 STEPS = ("bytes", "rows", "elements")
@@ -190,7 +191,9 @@ class SpelledPart(NamedPart):
     """The most of a dim that a command covers: `{ rows = 16, columns = "64 bytes" }`, in indices, or in bytes or
     granules of the operand in a scope. What is larger takes a loop of commands."""
     requires = opt_prop_def(ArrayAttr[StringAttr])
-    """What steps must be: `["dst.rows.i = 1"]`. A dim whose step is another is taken one index a command."""
+    """What steps must be: `["dst.rows.i = 1"]`. A dim whose step is another is taken one index a command. A step that
+    must not be less than an extent, `["a.elements.m >= k"]`, is that where a command takes one index of its dim. Of a
+    host also the features of the CPU that it is of, as `/proc/cpuinfo` of Linux calls them: `["avx512_vnni"]`."""
     settings = opt_prop_def(DictionaryAttr)
     """The states that a command depends on, with what their fields must be: numbers, or names of fields that are the
     same for all of a command: `{ load = { stride = "src.bytes.rows" } }`."""
@@ -213,11 +216,16 @@ class SpelledPart(NamedPart):
         return {dim: limit for dim, attr in pairs if (limit := BlockLimit.of(attr)) is not None}
 
     @property
-    def required(self) -> dict[str, int]:
-        """What steps must be, by the names of their fields."""
+    def required(self) -> dict[str, int | str]:
+        """What steps must be, by the names of their fields: a number, or at least the extent of a dim."""
         texts = () if self.requires is None else self.requires.data
         found = (_REQUIREMENT.fullmatch(each.data) for each in texts)
-        return {match[1]: int(match[2]) for match in found if match is not None}
+        return {match[1]: match[3] or int(match[2]) for match in found if match is not None}
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The features of the CPU that it needs."""
+        return tuple(each.data for each in self.requires or () if each.data in FEATURES.values())
 
     @property
     def needed(self) -> dict[str, dict[str, int | str]]:
@@ -249,9 +257,10 @@ class SpelledPart(NamedPart):
             if self.emit is None and key in self.properties:
                 yield PartFault(key, f"{key} has no meaning without emit")
         for place, attr in enumerate(() if self.requires is None else self.requires):
-            if _REQUIREMENT.fullmatch(attr.data) is None:
-                message = f'a requirement reads like "dst.rows.i = 1", not "{attr.data}"'
-                yield PartFault("requires", message, (), (place,))
+            if _REQUIREMENT.fullmatch(attr.data) is None and attr.data not in FEATURES.values():
+                message = f'a requirement reads like "dst.rows.i = 1", or is a feature of a CPU, not "{attr.data}"'
+                near = did_you_mean(attr.data, FEATURES.values())
+                yield PartFault("requires", message, (near,) if near else (), (place,))
         for dim, attr in () if self.block is None else self.block.data.items():
             if BlockLimit.of(attr) is None:
                 message = f'the block of "{dim}" is a number, or one in bytes or granules, as "64 bytes"'

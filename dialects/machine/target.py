@@ -132,7 +132,7 @@ class TargetOp(IRDLOperation):
         """The multiply-accumulates a cycle with every unit at its best intrinsic, without depth."""
         best: dict[str, Fraction] = {}
         for op in self.parts(IntrinsicOp):
-            if op.unit_name is not None:
+            if op.unit_name is not None and op.ii is not None:
                 rate = Fraction(op.macs_per_issue(), op.initiation_interval)
                 best[op.unit_name] = max(rate, best.get(op.unit_name, Fraction(0)))
         return sum(best.values(), Fraction(0))
@@ -217,17 +217,21 @@ class TargetOp(IRDLOperation):
     def _intrinsic_faults(self, intrinsic: IntrinsicOp) -> Iterator[PartFault]:
         yield from self._unknown(UnitOp, "unit", intrinsic.unit_name)
         yield from self._unknown(DmaOp, "dma", intrinsic.dma_name)
-        for key, given in (("feature", intrinsic.feature), ("statement", intrinsic.statement)):
-            if given is not None and not self.is_host:
-                yield PartFault(key, f"{key} has no meaning but on a host")
-            if given is None and self.is_host:
-                yield PartFault(key, f"an intrinsic of a host needs {key}")
+        if intrinsic.emit is None and self.is_host:
+            yield PartFault("emit", "an intrinsic of a host needs emit")
+        if intrinsic.efficiency is not None and not (self.is_host and intrinsic.is_call):
+            message = "efficiency has no meaning but on a host, of what reads and writes off chip"
+            yield PartFault("efficiency", message)
         dma = self.dmas().get(intrinsic.dma_name or "")
         # A machine file does not list the immediate among the operands.
         specs = [spec for spec in intrinsic.operand_specs() if spec.role != IMMEDIATE]
         for place, spec in enumerate(specs):
             yield from self._unknown(ScopeOp, "operands", spec.scope, place, "scope", dram=True)
             yield from self._dtype_faults("operands", spec.scope, spec.dtype, place, "dtype")
+            if spec.scope == DRAM and intrinsic.unit_name is not None and not self.is_host:
+                # A processor loads its operands itself.
+                message = f'operand "{spec.name}" is off chip, where only a dma reaches'
+                yield PartFault("operands", message, (), (place,))
             if dma is None or intrinsic.unit_name is not None:
                 continue
             verb, reached = ("reads", dma.sources) if spec.role == "in" else ("writes", dma.destinations)
@@ -240,16 +244,24 @@ class TargetOp(IRDLOperation):
         codes = self.parts(CodeOp)
         yield from ((code, PartFault("order", "a machine has one [code]")) for code in codes[1:])
         spelled = [part for part in self.parts(SpelledPart) if part.emit is not None]
-        if spelled and not codes:
+        if spelled and not codes and not self.is_host:
             yield spelled[0], PartFault("emit", "the machine has no [code], which says what is around its commands")
         for part in spelled:
             yield from ((part, fault) for fault in spelling_faults(part, self.scopes(), self.states()))
+            for place, name in enumerate(part.features if not self.is_host else ()):
+                message = f'requires: "{name}" is a feature of a CPU, and the machine is none'
+                yield part, PartFault("requires", message, (), (place,))
             if part.runs_on and codes and codes[0].order.data != TOKENS:
                 message = f'emit: {{{ID}}} has no meaning unless [code] has order = "{TOKENS}"'
                 yield part, PartFault("emit", message)
         for queue in self.queues() if codes and codes[0].order.data == QUEUES else ():
             if queue.push is None or queue.pop is None:
                 yield queue, PartFault("push", "commands are ordered by queues, and nothing spells push and pop")
+        for code in codes[:1]:
+            if code.barrier is None and not self.is_host:
+                yield code, PartFault("barrier", "nothing says how the processor waits until commands are complete")
+            if self.is_host and code.order.data != "program":
+                yield code, PartFault("order", 'commands of a host are in the order of the "program"')
 
     def _queue_faults(self, queue: QueueOp) -> Iterator[PartFault]:
         ends = (queue.source, queue.destination)

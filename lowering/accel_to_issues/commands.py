@@ -9,19 +9,22 @@ from dataclasses import dataclass
 from xdsl.builder import Builder
 from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import FloatAttr, IntegerAttr
+from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.ir.affine import AffineMap
 from xdsl.utils.hints import isa
 
 from penstock.dialects.accel import DmaOp, ExecOp
 from penstock.dialects.accel_issue import IssueOp
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
-from penstock.dialects.machine import DRAM, IMMEDIATE, CommandForm, SpelledPart, TargetOp, Template
+from penstock.dialects.machine import DRAM, IMMEDIATE, CommandForm, IntrinsicOp, SpelledPart, TargetOp, Template
 from penstock.dialects.machine.spelling import ANY, EARLIER, NO_ID, SIZE
 from penstock.dialects.mem import element_bytes, memref_of, scope_of, static_strides
 from penstock.lowering.accel_to_issues.domain import Assignment, Dim, Operand, assign, merged, step_of
 from penstock.lowering.accel_to_issues.places import Move, Place, product
 from penstock.passes.analysis.access import linear_form
 from penstock.passes.analysis.index import AffineIndex
+from penstock.passes.analysis.intrinsics import Match
 from penstock.passes.index_builder import Index, add, for_loop, materialize, scale
 
 Places = Mapping[SSAValue, Place]
@@ -64,12 +67,38 @@ def issue_exec(
     Raises UserError, located, for what the intrinsic does not spell.
     """
     part = target.intrinsics()[op.intrinsic_name]
+    maps = [attr.data for attr in op.maps]
+    return _issue_intrinsic(
+        builder, op, part, op.buffers, maps, op.extents.get_values(), op.immediate_values, target, places, begins=begins
+    )
+
+
+def issue_call(builder: Builder, op: GenericOp, match: Match, target: TargetOp, *, begins: bool = False) -> None:
+    """The calls of a library that do a structured op; raises UserError, located, for strides that it does not take."""
+    maps = [attr.data for attr in op.indexing_maps]
+    buffers, own = [op.operands[number] for number in match.buffers], [maps[number] for number in match.buffers]
+    extents = op.get_static_loop_ranges()
+    _issue_intrinsic(builder, op, match.intrinsic, buffers, own, extents, match.immediates, target, {}, begins=begins)
+
+
+def _issue_intrinsic(
+    builder: Builder,
+    op: ExecOp | GenericOp,
+    part: IntrinsicOp,
+    buffers: Sequence[SSAValue],
+    maps: Sequence[AffineMap],
+    extents: Sequence[int],
+    immediates: Sequence[Attribute],
+    target: TargetOp,
+    places: Places,
+    *,
+    begins: bool,
+) -> SSAValue | None:
     form = _form(part, op)
-    extents = op.extents.get_values()
     operands: list[Operand] = []
     moves: list[list[Move]] = []
-    for value, attr, spec in zip(op.buffers, op.maps, form.operands, strict=True):
-        constants, rows = linear_form(attr.data)
+    for value, index_map, spec in zip(buffers, maps, form.operands, strict=True):
+        constants, rows = linear_form(index_map)
         operands.append(_operand(builder, op, spec, value, places, constants))
         steps = _moves(value, places)
         moves.append(
@@ -85,7 +114,7 @@ def issue_exec(
         Dim(extent, 0, extent, moves[-1][dim] == Move(), tuple(each[dim] for each in moves))
         for dim, extent in enumerate(extents)
     ]
-    return _issue(builder, op, part, form, target, operands, dims, op.immediate_values, begins=begins)
+    return _issue(builder, op, part, form, target, operands, dims, immediates, begins=begins)
 
 
 def _form(part: SpelledPart, op: Operation) -> CommandForm:
@@ -137,7 +166,7 @@ def _inside(builder: Builder, offset: Index, size: int, bound: int) -> tuple[Ind
 
 def _issue(
     builder: Builder,
-    op: DmaOp | ExecOp,
+    op: DmaOp | ExecOp | GenericOp,
     part: SpelledPart,
     form: CommandForm,
     target: TargetOp,
@@ -151,13 +180,11 @@ def _issue(
     carried = [materialize(builder, NO_ID)] if part.runs_on else []
     if any(dim.is_static and dim.low == dim.high for dim in dims):
         return next(iter(carried), None)
-    dims = merged(dims)
+    dims = merged(dims, sums=not any(isinstance(each, str) for each in part.required.values()))
     assigned = assign(part, form, operands, dims, target)
     for name, shape in form.dims.items():
         if shape is not None and shape[0] > 1 and name not in assigned:
-            message = (
-                f'no dim of {list(op.extents.get_values()) if isinstance(op, ExecOp) else op.box} can play "{name}"'
-            )
+            message = f'no dim of {[each.extent for each in dims]} can play "{name}"'
             raise UserError(f"{part.title}: {message}", loc=location_of(op), status=UNSUPPORTED)
     most = {each.dim: each.most for each in assigned.values()}
     indices: list[Index] = []
@@ -199,7 +226,7 @@ class _Block:
     """One command: a block of the domain."""
 
     builder: Builder
-    op: DmaOp | ExecOp
+    op: DmaOp | ExecOp | GenericOp
     part: SpelledPart
     operands: Sequence[Operand]
     dims: Sequence[Dim]
@@ -280,8 +307,10 @@ class _Block:
         if place in ("row", "column"):
             assert begin is not None
             return begin.column if place == "column" else begin.row(self.builder, self.op)
-        found = self._step(operand, place, dim[0])
-        return 0 if found is None else found
+        found, least = self._step(operand, place, dim[0]), self.part.required.get(field)
+        if found is not None or not isinstance(least, str):
+            return 0 if found is None else found
+        return self.sizes[self.assigned[least].dim] if least in self.assigned else 1
 
     def _step(self, operand: Operand, measure: str, dim: str) -> int | None:
         """A step of the operand along a dim of the command; None where the command covers one index of it."""

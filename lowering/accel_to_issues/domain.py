@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import lcm
 
@@ -69,8 +69,11 @@ class Assignment:
     most: int
 
 
-def merged(dims: Sequence[Dim]) -> list[Dim]:
-    """The dims without those of one index, and with neighbours merged that all operands walk as one."""
+def merged(dims: Sequence[Dim], *, sums: bool = True) -> list[Dim]:
+    """
+    The dims without those of one index, and with neighbours merged that all operands walk as one; without `sums` only
+    those that nothing is summed over: merged dims of a sum may be longer than the rows that overlap there are apart.
+    """
     found: list[Dim] = []
     for dim in dims:
         if dim.extent == 1 and dim.is_whole:
@@ -81,6 +84,7 @@ def merged(dims: Sequence[Dim]) -> list[Dim]:
             and last.is_whole
             and dim.is_whole
             and last.is_reduction == dim.is_reduction
+            and (sums or not dim.is_reduction)
             and all(outer == inner.times(dim.extent) for outer, inner in zip(last.moves, dim.moves, strict=True))
         ):
             extent = last.extent * dim.extent
@@ -102,11 +106,16 @@ def assign(
             for number, dim in enumerate(dims)
             if number not in {each.dim for each in found.values()} and _fits(name, dim, form, operands)
         ]
-        fitting = [number for number in fitting if _is_as_required(part, name, dims[number], operands)]
+        fitting = [
+            number
+            for number in fitting
+            if _is_as_required(part, name, dims[number], operands)
+            and _has_room(part, name, dims[number], {each: dims[one.dim] for each, one in found.items()}, operands)
+        ]
         if not fitting:
             continue
         number = max(fitting, key=lambda each: (dims[each].extent, each))
-        limits = [dims[number].extent] if shape is None else [dims[number].extent, shape[1]]
+        limits = [dims[number].extent] if shape is None or form.is_call else [dims[number].extent, shape[1]]
         limit = part.block_limits.get(name)
         if limit is not None:
             limits += form.limit_in_elements(limit, name, target.scopes(), scopes)
@@ -141,10 +150,24 @@ def _is_as_required(part: SpelledPart, name: str, dim: Dim, operands: Sequence[O
     """Whether the steps of a dim are what the part requires of them."""
     for field, wanted in part.required.items():
         operand_name, *rest = field.split(".")
-        if rest[-1] != name or len(rest) != 2:
+        if rest[-1] != name or len(rest) != 2 or isinstance(wanted, str):
             continue
         for operand, move in zip(operands, dim.moves, strict=True):
             if operand.form.name == operand_name and step_of(operand, move, rest[0]) != wanted:
+                return False
+    return True
+
+
+def _has_room(part: SpelledPart, name: str, dim: Dim, others: Mapping[str, Dim], operands: Sequence[Operand]) -> bool:
+    """Whether steps that are to be no less than an extent are so, with those dims that have been assigned before."""
+    known = {**others, name: dim}
+    for field, least in part.required.items():
+        operand_name, measure, along = field.split(".")
+        if not isinstance(least, str) or name not in (along, least) or along not in known or least not in known:
+            continue
+        for operand, move in zip(operands, known[along].moves, strict=True):
+            step = step_of(operand, move, measure) if operand.form.name == operand_name else known[least].extent
+            if step is None or step < known[least].extent:
                 return False
     return True
 

@@ -25,7 +25,8 @@ def folder_texts(source: CSource) -> dict[str, str]:
     flags = " ".join(flag for flag in NEEDED_FLAGS if flag != "-fPIC")
     (native,), *others = WISHED_FLAGS
     libraries = "-lm -pthread" if source.threads > 1 else "-lm"
-    command = f"cc {flags} {native} {name}.c {name}_main.c {libraries} -o {name}"
+    own = "".join(f"{each} " for each in source.options)
+    command = f"cc {flags} {native} {name}.c {name}_main.c {own}{libraries} -o {name}"
     by_gcc = " ".join(flag for wish in others for flag in wish)
     run = " ".join((f"./{name}", *(f"INPUT_{number}.bin" for number in range(len(source.inputs)))))
     lines = [f"Build: {command}", f"With GCC on x86 add: {by_gcc}"]

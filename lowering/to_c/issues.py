@@ -5,7 +5,7 @@ from __future__ import annotations
 from xdsl.dialects.builtin import StringAttr
 
 from penstock.dialects.accel_issue import CodeOp, IssueOp, SetOp, SpelledOp
-from penstock.dialects.machine import TargetOp, Template
+from penstock.dialects.machine import IntrinsicOp, TargetOp, Template
 from penstock.dialects.machine.spelling import ID
 from penstock.lowering.codegen.text import Expr
 from penstock.lowering.codegen.views import View, unsupported
@@ -36,6 +36,9 @@ def emit_issue(emitter: FunctionEmitter, op: IssueOp) -> None:
         emitter.values[op.id] = Expr(values[ID], is_atom=True)
         emitter.writer.line(f"int64_t {values[ID]};")
     _write(emitter, part.template, values)
+    if target.is_host and isinstance(part, IntrinsicOp) and part.macs_per_issue():
+        extents = [values[dim] for dim in part.dims if dim in values]
+        emitter.count("macs", " * ".join(["(int64_t)1", *extents]))
 
 
 def emit_set(emitter: FunctionEmitter, op: SetOp) -> None:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from math import prod
 from typing import IO, Any
 
 import numpy as np
 from xdsl.context import Context
 from xdsl.dialects import func, memref
-from xdsl.dialects.builtin import MemRefType, ModuleOp, SymbolRefAttr
+from xdsl.dialects.builtin import MemRefType, ModuleOp, StringAttr, SymbolRefAttr
 from xdsl.ir import BlockArgument, Operation
 from xdsl.utils.hints import isa
 from xdsl.utils.target import Target
 
+from penstock.dialects import machine
 from penstock.dialects.accel_issue import CodeOp, IssueOp, SetOp, SpelledOp
-from penstock.dialects.diagnostics import location_of
+from penstock.dialects.diagnostics import UserError, location_of
 from penstock.lowering import codegen
 from penstock.lowering.codegen.emitter import Language
 from penstock.lowering.codegen.memory import global_values
@@ -25,6 +28,7 @@ from penstock.lowering.codegen.program import COUNTERS, ENTRY, CParameter, Progr
 from penstock.lowering.codegen.text import Expr, Names, comment_text, identifier
 from penstock.lowering.codegen.types import CType
 from penstock.lowering.codegen.views import unsupported, view_of_type
+from penstock.lowering.library_calls import issue_calls
 from penstock.lowering.to_c import issues, threads
 from penstock.lowering.to_c.blocks import emit_structured
 from penstock.lowering.to_c.emitter import FunctionEmitter, scope_field
@@ -93,6 +97,10 @@ class CSource(Source):
     """Every function but the entry, in the order of the module."""
     entry: str
     """The text of the entry and of what belongs to it."""
+    code: machine.CodeOp | None = None
+    """What its machine says of programs with such commands as it has."""
+    options: tuple[str, ...] = ()
+    """What the compiler is told because of it."""
 
     @property
     def header_name(self) -> str:
@@ -137,6 +145,7 @@ def emit_c(module: ModuleOp, *, name: str = ENTRY) -> CSource:
     what C cannot hold.
     """
     name = name if name == ENTRY else identifier(name)
+    module = issue_calls(module)
     program, roles = read_program(module, name, but=uses_threads)
     kernels = tuple(
         _kernel(program, name, symbol, function) for symbol, function in program.functions.items() if symbol != ENTRY
@@ -144,6 +153,7 @@ def emit_c(module: ModuleOp, *, name: str = ENTRY) -> CSource:
     text = _entry(program, name, program.functions[ENTRY], roles)
     if program.threads > 1:
         kernels = (*kernels, _pool(program, name))
+    code = _code_of(program)
     constants = "\n".join(
         global_definition(op, program.symbols[symbol])
         for symbol, op in program.globals.items()
@@ -153,13 +163,13 @@ def emit_c(module: ModuleOp, *, name: str = ENTRY) -> CSource:
     return CSource(
         name=name,
         header=_header(name, roles, arena, program),
-        prelude="".join(
-            (HEADER.replace("{BITS}", str(8 * program.vector_bytes)), _headers_of_machine(program), "\n", KERNEL)
-        )
+        prelude="".join((HEADER.replace("{BITS}", str(8 * program.vector_bytes)), _headers_of(code), "\n", KERNEL))
         + _spaced(prelude(program.helpers, program.products)),
         constants=constants,
         kernels=kernels,
         entry=text,
+        code=code,
+        options=() if code is None else options_of(code),
         inputs=roles.inputs,
         weights=roles.weights,
         outputs=roles.outputs,
@@ -169,12 +179,39 @@ def emit_c(module: ModuleOp, *, name: str = ENTRY) -> CSource:
     )
 
 
-def _headers_of_machine(program: Program) -> str:
-    """What is included where commands of the real machine are written."""
-    code = None if program.target is None else program.target.code()
-    if code is None or not any(isinstance(op, SpelledOp) for each in program.functions.values() for op in each.walk()):
-        return ""
-    return "".join(f'#include "{name.data}"\n' for name in code.headers or ())
+def _code_of(program: Program) -> machine.CodeOp | None:
+    """What the machine says of programs where its commands are written; None where there are none."""
+    is_spelled = any(isinstance(op, SpelledOp) for each in program.functions.values() for op in each.walk())
+    return program.target.code() if program.target is not None and is_spelled else None
+
+
+def options_of(code: machine.CodeOp) -> tuple[str, ...]:
+    """
+    The options of the compiler for programs of a machine, in which a function that no header declares is an error.
+
+    Raises UserError, located, where a Python package is not installed in which the machine has its libraries.
+    """
+    options = ["-Werror=implicit-function-declaration"]
+    if code.package is not None:
+        found = find_spec(code.package.data)
+        folders = [] if found is None else list(found.submodule_search_locations or ())
+        if not folders:
+            message = f'the Python package "{code.package.data}" is not installed'
+            raise UserError(message, loc=location_of(code), notes=[*sources_of(code)])
+        options += [f"-I{folders[0]}/include", f"-L{folders[0]}/lib", f"-Wl,-rpath,{folders[0]}/lib"]
+    return (*options, *shlex.split(code.flags.data if code.flags is not None else ""))
+
+
+def sources_of(code: machine.CodeOp) -> list[str]:
+    """What the machine says under `[sources]` of where its `[code]` is from."""
+    target, key = code.parent_op(), None if code.origin is None else code.origin.data.get("all")
+    sources = target.sources if isinstance(target, machine.TargetOp) else None
+    found = sources.data.get(key.data) if sources is not None and isinstance(key, StringAttr) else None
+    return [found.data] if isinstance(found, StringAttr) else []
+
+
+def _headers_of(code: machine.CodeOp | None) -> str:
+    return "".join(f'#include "{name.data}"\n' for name in (code and code.headers) or ())
 
 
 def _spaced(text: str) -> str:

@@ -11,14 +11,13 @@ from xdsl.dialects import arith, math
 from xdsl.dialects.linalg.ops import YieldOp
 from xdsl.ir import Block, Operation, SSAValue
 
+from penstock.dialects.cpu import FEATURES
 from penstock.dialects.graph.base import is_unsigned
 from penstock.dialects.machine import TargetOp
-from penstock.dialects.machine.spelling import Template
 from penstock.lowering.codegen.text import Expr
 from penstock.lowering.codegen.types import I32, CType, attribute_number, c_type
 from penstock.lowering.to_c.literals import literal
 from penstock.passes.analysis.vector_products import VectorProduct
-from penstock.passes.cpu import FEATURES
 
 VECTOR = "vector_"
 """What the keys of the helpers of vectors begin with."""
@@ -384,12 +383,8 @@ def vector_helpers(key: str) -> str:
 _PRODUCT = """\
 /* Adds to each sum the products of {GROUP} bytes of a, the same for all, and of as many of b, its own. */
 static inline pen_{SUMS} {NAME}(pen_{SUMS} acc, const int8_t *a, const int8_t *b) {{
-#if defined({MACRO}) && defined(__GNUC__)
-  typedef int8_t bytes __attribute__((vector_size({BYTES}), aligned(1), may_alias));
-  typedef int{BITS}_t groups __attribute__((vector_size({BYTES})));
-  typedef int{BITS}_t group __attribute__((aligned(1), may_alias));
-  const bytes first = (bytes)((groups){{0}} + *(const group *)a), second = *(const bytes *)b;
-  {STATEMENT}
+#if {HAS_FEATURES} && defined(__GNUC__)
+  {STATEMENTS}
 #else
   for (int n = 0; n < {LANES}; ++n) {{
     for (int k = 0; k < {GROUP}; ++k) acc[n] += ({A})a[k] * ({B})b[n * {GROUP} + k];
@@ -407,20 +402,17 @@ def product_name(product: VectorProduct) -> str:
 
 def product_helper(product: VectorProduct) -> str:
     """The definition of that function."""
-    intrinsic, bits = product.intrinsic, 8 * product.group
-    assert intrinsic.feature is not None
-    assert intrinsic.statement is not None
+    intrinsic = product.intrinsic
+    assert intrinsic.template is not None
     names = [name.data for name in intrinsic.operand_names]
-    variables = dict(zip(names, ("first", "second", "acc"), strict=True))
-    statement = Template.of(intrinsic.statement.data).fill(variables)
+    statements = intrinsic.template.fill(dict(zip(names, ("a", "b", "acc"), strict=True)))
+    macros = [macro for macro, feature in FEATURES.items() if feature in intrinsic.features]
     first, second = ("uint8_t" if is_unsigned(element) else "int8_t" for element in product.elements[:2])
     return _PRODUCT.format(
         NAME=product_name(product),
         SUMS=f"i32x{product.lanes}",
-        MACRO=next(macro for macro, feature in FEATURES.items() if feature == intrinsic.feature.data),
-        BYTES=product.lanes * product.group,
-        BITS=bits,
-        STATEMENT=statement,
+        HAS_FEATURES=" && ".join(f"defined({macro})" for macro in macros) or "1",
+        STATEMENTS="\n  ".join(line.strip() for line in statements.strip().splitlines()),
         LANES=product.lanes,
         GROUP=product.group,
         A=first,

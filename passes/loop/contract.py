@@ -8,7 +8,8 @@ from typing import ClassVar
 from xdsl.context import Context
 from xdsl.dialects import arith, math
 from xdsl.dialects.builtin import Float32Type, Float64Type, ModuleOp
-from xdsl.ir import SSAValue
+from xdsl.dialects.linalg.ops import GenericOp
+from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
@@ -37,7 +38,7 @@ class ContractPass(ModulePass):
     it. MLIR's `math-uplift-to-fma` does the same.
 
     Required: the loop level. Guaranteed: a contraction stays one, and sums keep their order. Kernels of a machine are
-    left as they are: their ops are its intrinsics.
+    left as they are, and so are ops of the host with a `library_call`: they are its intrinsics.
 
     Before:
     ```mlir
@@ -68,8 +69,15 @@ class ContractPass(ModulePass):
             return
         for function in host_functions(op):
             for each in list(function.walk()):
-                if isinstance(each, arith.AddfOp) and isinstance(each.result.type, Float32Type | Float64Type):
+                if _is_named(each.parent_op()) or not isinstance(each, arith.AddfOp):
+                    continue
+                if isinstance(each.result.type, Float32Type | Float64Type):
                     _contract(each)
+
+
+def _is_named(op: Operation | None) -> bool:
+    """Whether an intrinsic computes an op, whose body says what that does."""
+    return isinstance(op, GenericOp) and op.library_call is not None
 
 
 def _contract(total: arith.AddfOp) -> None:

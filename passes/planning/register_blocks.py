@@ -14,7 +14,7 @@ High-Performance Matrix Multiplication, 2008.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import permutations, product
 from math import ceil, gcd, prod
@@ -141,6 +141,8 @@ class RegisterTile:
 
     sizes: tuple[int, ...]
     order: tuple[int, ...]
+    cycles: Fraction = field(default=Fraction(0), compare=False)
+    """What all tiles are modelled to take, where that was weighed."""
 
 
 def register_tile(domain: Domain, unit: VectorUnit, rank: int = 0) -> RegisterTile | None:
@@ -173,7 +175,8 @@ def register_tile(domain: Domain, unit: VectorUnit, rank: int = 0) -> RegisterTi
         sizes = tuple(chosen.get(dim, 1 if dim in parallel else extent) for dim, extent in enumerate(domain.extents))
         cut = [dim for dim in sorted(parallel) if sizes[dim] < domain.extents[dim]]
         order, loading = _order(domain, sizes, cut, unit)
-        best = sorted([*best, (cycles + loading, RegisterTile(sizes, order))], key=lambda each: each[0])
+        tile = RegisterTile(sizes, order, cycles + loading)
+        best = sorted([*best, (tile.cycles, tile)], key=lambda each: each[0])
     tile = best[min(rank, len(best) - 1)][1] if best else None
     return None if tile is None or not tile.order else tile
 

@@ -372,9 +372,9 @@ class Schedule:
         """`schedule.layout`; see the op."""
         self.append(LayoutOp(buffer, order=list(order)))
 
-    def tensorize(self, target: SSAValue, intrinsic: str) -> None:
+    def tensorize(self, target: SSAValue, intrinsic: str, *, remark: str = "") -> None:
         """`schedule.tensorize`; see the op."""
-        self.append(TensorizeOp(target, intrinsic=SymbolRefAttr(intrinsic)))
+        self.append(TensorizeOp(target, intrinsic=SymbolRefAttr(intrinsic), remark=remark or None))
 
     # buffers in scopes, and commands
 

@@ -113,7 +113,9 @@ def tile_of(builder: Builder, op: GenericOp, box: Sequence[DimRange], operands: 
     count = len(op.inputs)
     inputs, outputs = operands[:count], operands[count:]
     types = [output.type for output in outputs if isa(output.type, TensorType)]
-    tiled = GenericOp(inputs, outputs, op.body.clone(), op.indexing_maps, op.iterator_types, types, op.doc)
+    tiled = GenericOp(
+        inputs, outputs, op.body.clone(), op.indexing_maps, op.iterator_types, types, op.doc, op.library_call
+    )
     tiled.location = op.location
     for index in [each for each in tiled.body.walk() if isinstance(each, IndexOp)]:
         _shift(builder, index, box[index.dim.value.data].offset)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 
 from xdsl.dialects import func, tensor
 from xdsl.dialects.builtin import TensorType
@@ -12,8 +13,9 @@ from xdsl.utils.hints import isa
 
 from penstock.dialects.machine import TargetOp
 from penstock.passes.analysis.access import access_of, linear_form
-from penstock.passes.analysis.intrinsics import candidates
+from penstock.passes.analysis.intrinsics import Match, candidates
 from penstock.passes.analysis.kernels import has_reduction, is_contraction, reads_windows
+from penstock.passes.analysis.library_calls import call_cycles, library_call_of
 from penstock.passes.analysis.memory.stated_scopes import has_own_tiles, states_scopes
 from penstock.passes.analysis.vector_products import VectorProduct, vector_products
 from penstock.passes.analysis.work import domain_of, vector_unit
@@ -28,9 +30,12 @@ from penstock.passes.planning.register_blocks import (
 from penstock.passes.schedule.primitives.tile import tiled_with
 from penstock.passes.schedule.schedule import Schedule
 from penstock.passes.schedule.tiled_ops import TiledOps
-from penstock.passes.tensor.matvec_tiles import tile_matvec
+from penstock.passes.tensor.matvec_tiles import matvec_of, tile_matvec
 from penstock.passes.tensor.row_tiles import edges_of, tile_rows
 from penstock.passes.tensor.tile_plan import root_of
+
+REASSOCIATES = "reassociates: the library sums in an order of its own"
+"""What a schedule says of a call."""
 
 
 def tile_on_host(kernel: func.FuncOp, target: TargetOp, rank: int, schedule: Schedule) -> None:
@@ -39,8 +44,9 @@ def tile_on_host(kernel: func.FuncOp, target: TargetOp, rank: int, schedule: Sch
     it; in a kernel that has loops already each of its contractions, with the fill of its sums. What only moves elements
     from one order of the dims to another goes by tiles of a few lines of the caches.
 
-    The tiles of a contraction are those that are modelled to take the least time but for `rank` others; below 0 it is
-    left whole, and the lowering to C chooses its loops.
+    The tiles of a contraction are those that are modelled to take the least time but for `rank` others, among which is
+    a call of a library of the host; below 0 it is left whole, to such a call if there is one, or else to the loops that
+    the lowering to C chooses.
     """
     if has_own_tiles(kernel):
         if states_scopes(kernel):
@@ -85,14 +91,24 @@ def _tile(anchor: GenericOp, fused: Sequence[GenericOp], target: TargetOp, rank:
     fused = tiled_with(anchor, fused)
     if (domain := domain_of(anchor)) is None:
         return False
+    unit = vector_unit(target, *anchor.operand_types)
+    call = library_call_of(anchor, target)
+    if call is not None and (rank < 0 or unit is None):
+        return _call(anchor, call, schedule)
     if rank < 0:
         schedule.tile(schedule.handles([anchor])[0], [0] * len(domain.extents))
         return True
     if (found := vector_product_of(anchor, target)) is not None:
         return _tile_vector_product([anchor, *fused], domain, *found, target, schedule, rank)
-    unit = vector_unit(target, *anchor.operand_types)
     if unit is None:
         return False
+    if call is not None and matvec_of(domain) is None:
+        best = register_tile(domain, unit)
+        cycles = prod(domain.extents) / unit.fmas if best is None else best.cycles
+        if call_cycles(call, anchor, fused, unit, target) < cycles:
+            if rank == 0:
+                return _call(anchor, call, schedule)
+            rank -= 1
     if tile_matvec(anchor, fused, domain, unit, schedule, rank):
         return True
     if (plan := register_tile(domain, unit, rank)) is None:
@@ -109,6 +125,12 @@ def _tile(anchor: GenericOp, fused: Sequence[GenericOp], target: TargetOp, rank:
         if (domain := domain_of(members[0])) is None or (plan := register_tile(domain, unit, rank)) is None:
             return True
     _cut(schedule, members, domain, plan)
+    return True
+
+
+def _call(anchor: GenericOp, call: Match, schedule: Schedule) -> bool:
+    """Leave a contraction whole, and to a library; what is computed before and after it is computed beside it."""
+    schedule.tensorize(schedule.handles([anchor])[0], call.intrinsic.sym_name.data, remark=REASSOCIATES)
     return True
 
 
@@ -153,7 +175,8 @@ def vector_product_of(generic: GenericOp, target: TargetOp) -> tuple[VectorProdu
     """The intrinsic of the host that a contraction is, and the dim of the products that it adds at once."""
     products = {each.intrinsic: each for each in vector_products(target)}
     access = access_of(generic, placed=False) if products else None
-    matches = candidates(access, target)[0] if access is not None else []
+    found = candidates(access, target)[0] if access is not None else []
+    matches = [match for match in found if match.intrinsic in products]
     for match in sorted(matches, key=lambda match: -products[match.intrinsic].lanes):
         lanes, grouped = match.dims
         found, extents = products[match.intrinsic], generic.get_static_loop_ranges()

@@ -31,7 +31,7 @@ def tile_matvec(
 
     `rank` halves the rows that are read at once so often; it is False where too few are left.
     """
-    found = _matvec(domain)
+    found = matvec_of(domain)
     if found is None:
         return False
     along, summed, matrix = found
@@ -62,7 +62,7 @@ def tile_matvec(
     return True
 
 
-def _matvec(domain: Domain) -> tuple[int, int, int] | None:
+def matvec_of(domain: Domain) -> tuple[int, int, int] | None:
     """The dim of the result, the one that is summed, and which input is the matrix; None for another op."""
     parallel = parallel_dims(domain)
     moving = [dim for dim, extent in enumerate(domain.extents) if extent > 1]

@@ -69,8 +69,9 @@ class TilePass(ModulePass):
 
     rank: int = 0
     """
-    On such a host: how many tiles of a contraction are passed over that are modelled to take less time; -1 leaves it
-    whole, to the loops that the lowering to C chooses.
+    On such a host: how many tiles of a contraction are passed over that are modelled to take less time, a call of a
+    library of the host among them; -1 leaves it whole, to such a call, or else to the loops that the lowering to C
+    chooses.
     """
 
     PARTS: ClassVar = {"tiler": find_tiler}

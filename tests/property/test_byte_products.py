@@ -18,7 +18,7 @@ from sampling import examples
 from xdsl.dialects.linalg.ops import GenericOp
 
 import penstock
-from penstock.passes.cpu import cpu_features
+from penstock.dialects.cpu import cpu_features
 from penstock.runtime.compiler import compile_module, load_input
 
 MACHINE = "host-avx512-vnni"

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -43,7 +43,7 @@ def compilations(compiled: bytes) -> Generator[list[str]]:
     """The compiler stands for itself: what it is called with is noted, and what it makes was made before."""
     calls: list[str] = []
 
-    def compile(compiler: Compiler, files: list[str], workplace: Path) -> None:
+    def compile(compiler: Compiler, files: list[str], workplace: Path, options: Sequence[str]) -> None:
         calls.extend(files)
         (workplace / "program.so").write_bytes(compiled)
 

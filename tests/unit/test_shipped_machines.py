@@ -111,7 +111,8 @@ def test_every_source_is_named_by_a_number(name: str) -> None:
 
 
 def test_its_peak_is_that_of_its_array(name: str, target: TargetOp) -> None:
-    assert target.peak_macs_per_cycle() == PEAKS[name]
+    # A host with a library is one with AVX-512 otherwise; what the library reaches is no peak of its own.
+    assert target.peak_macs_per_cycle() == PEAKS["host-avx512" if name.startswith("host-blas") else name]
 
 
 @pytest.mark.parametrize("machine", PUBLISHED)
@@ -139,12 +140,13 @@ def matrix_intrinsics(target: TargetOp) -> list[IntrinsicOp]:
 
 def test_what_multiplies_can_be_fed_started_and_drained(name: str, target: TargetOp) -> None:
     """There are engines into every scope that is read and out of that of the sums, and something zeroes those."""
+    if target.is_host:
+        # What its processor loads and stores are its registers, which it fills as everything; a library does it itself.
+        own = [op for op in matrix_intrinsics(target) if not op.is_call]
+        assert {op.operand_specs()[-1].scope for op in own} <= {REGISTERS}
+        return
     if not PEAKS[name]:
         assert not target.intrinsics()
-        return
-    if target.is_host:
-        # What its processor loads and stores are its registers, which it fills as everything.
-        assert {op.operand_specs()[-1].scope for op in matrix_intrinsics(target)} == {REGISTERS}
         return
     edges = {(start, end) for dma in target.dmas().values() for start in dma.sources for end in dma.destinations}
     into, out = reachable(edges, DRAM), reachable({(end, start) for start, end in edges}, DRAM)

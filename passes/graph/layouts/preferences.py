@@ -29,6 +29,7 @@ from penstock.dialects.machine import DRAM, IntrinsicOp, TargetOp
 from penstock.passes.analysis.commands.command_loops import descriptors
 from penstock.passes.analysis.intrinsics import block_of, pattern_of
 from penstock.passes.analysis.kernels import machine_of, processor_of
+from penstock.passes.analysis.library_calls import cycles_of_call
 from penstock.passes.analysis.vector_products import vector_products
 from penstock.passes.analysis.work import vector_unit
 from penstock.passes.graph.contractions import ContractionOp
@@ -120,6 +121,8 @@ class Preferences:
         self._demanded = demanded
         self._host = processor_of(module)
         self._vector_products = () if self._host is None else vector_products(self._host)
+        own = () if self._host is None else self._host.intrinsics().values()
+        self._calls = [found for each in own if each.is_call and (found := matrix_intrinsic(each)) is not None]
         self._products = [found for each in intrinsics if (found := matrix_intrinsic(each)) is not None]
 
     def of(self, op: Operation) -> list[tuple[Preference, int]]:
@@ -216,6 +219,12 @@ class Preferences:
         if isinstance(op, graph.GemmOp | graph.MatmulOp) and prod(tensor_of(op.result).get_shape()[:-1]) == 1:
             # A matrix that one row is multiplied by is read once, as it lies.
             return None
+        rows = _rows(op)
+        calls = [
+            cycles_of_call(each.intrinsic, (rows, outputs, inputs), unit, host)
+            for each in self._calls
+            if rows and each.elements == element_types(op) and not (each.trans_a or each.trans_b)
+        ]
         most = unit.packing if groups == 1 else 1
         outputs //= groups
         choices: list[tuple[Fraction, Preference]] = []
@@ -226,7 +235,11 @@ class Preferences:
                 choices.append((padded * cycles, Preference(f"{NHWC}{block}c", f"OHWI{block}i{block}o")))
             if isinstance(op, graph.ConvOp) and groups == 1 and outputs % block == 0:
                 choices.append((outputs * inputs * cycles, Preference(NHWC, f"OHWI{block}o")))
-        return min(choices, key=lambda each: each[0])[1] if choices else None
+        if not choices:
+            return None
+        least, packed = min(choices, key=lambda each: each[0])
+        # A library packs what it reads.
+        return Preference(NHWC) if calls and min(calls) < rows * least else packed
 
     def _grouped(self, op: ContractionOp, outputs: int, inputs: int) -> Preference | None:
         """
@@ -255,6 +268,14 @@ def _features(op: graph.GemmOp | graph.MatmulOp) -> tuple[int, int]:
     """The columns of the result of a product with a matrix, and those of the first factor; what its filters have."""
     inputs, outputs = tensor_of(op.b).get_shape()[-2:]
     return (inputs, outputs) if isinstance(op, graph.GemmOp) and op.trans_b else (outputs, inputs)
+
+
+def _rows(op: ContractionOp) -> int:
+    """The rows of the matrix that a contraction is a product of, pixels of a convolution of 1x1; 0 for none."""
+    if isinstance(op, graph.ConvOp) and prod(tensor_of(op.w).get_shape()[2:]) > 1:
+        return 0
+    features = tensor_of(op.w).get_shape()[0] if isinstance(op, graph.ConvOp) else _features(op)[0]
+    return prod(tensor_of(op.result).get_shape()) // features
 
 
 def moved_bytes(op: Operation) -> int:

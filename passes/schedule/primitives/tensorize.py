@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xdsl.dialects.builtin import StringAttr
+from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.dialects.linalg.ops import GenericOp
 
 from penstock.dialects.diagnostics import UserError, location_of, nearest_or_all
@@ -12,6 +12,7 @@ from penstock.dialects.machine import TargetOp
 from penstock.dialects.schedule_memory import TensorizeOp
 from penstock.passes.analysis.access import access_of
 from penstock.passes.analysis.intrinsics import Match, candidates
+from penstock.passes.analysis.kernels import processor_of
 from penstock.passes.schedule.staging import require_machine
 from penstock.passes.schedule.state import PRIMITIVES, Payload, TransformState
 
@@ -19,7 +20,8 @@ from penstock.passes.schedule.state import PRIMITIVES, Payload, TransformState
 @PRIMITIVES.register(TensorizeOp)
 def tensorize(state: TransformState, op: TensorizeOp) -> Sequence[Payload]:
     """
-    Name the intrinsic that ops are, in their `library_call`; see `schedule.tensorize`.
+    Name the intrinsic that ops are, in their `library_call`; see `schedule.tensorize`. Those that a call of a library
+    of the host computes may be on tensors: it takes operands that are anywhere in memory.
 
     Raises UserError for an intrinsic that the machine lacks, and for an op that is not that one, with the index, the
     operand or the scope that differs.
@@ -64,7 +66,9 @@ def tensorize(state: TransformState, op: TensorizeOp) -> Sequence[Payload]:
     }
     ```
     """
-    target, name = require_machine(state), op.intrinsic.string_value()
+    module = state.kernel.get_toplevel_object()
+    host = processor_of(module) if isinstance(module, ModuleOp) else None
+    target, name = host or require_machine(state), op.intrinsic.string_value()
     if name not in (known := target.intrinsics()):
         raise UserError(
             f"@{target.sym_name.data} has no intrinsic @{name}", notes=[nearest_or_all(name, known, "intrinsics")]
@@ -73,7 +77,7 @@ def tensorize(state: TransformState, op: TensorizeOp) -> Sequence[Payload]:
     for each in state.payload(op.target):
         if not isinstance(each, GenericOp):
             raise UserError(f"what an intrinsic computes is a linalg.generic, not {each.name}", loc=location_of(each))
-        if each.results:
+        if each.results and not known[name].is_call:
             raise UserError(
                 "this op is on tensors, and an intrinsic is on scopes",
                 loc=location_of(each),
@@ -90,7 +94,7 @@ def tensorize(state: TransformState, op: TensorizeOp) -> Sequence[Payload]:
 
 def match_named(generic: GenericOp, name: str, target: TargetOp) -> Match:
     """How `generic` is the intrinsic of that name, with its operands where they are; raises UserError if it is not."""
-    access = access_of(generic)
+    access = access_of(generic, placed=not generic.results)
     matches, failures = candidates(access, target) if access is not None else ([], [])
     for match in matches:
         if match.intrinsic.sym_name.data == name:

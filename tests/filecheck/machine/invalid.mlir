@@ -368,8 +368,10 @@ machine.target @m frequency 1 {
 
 // -----
 
+// expected-error @below {{intrinsic "f": operand "x" is off chip, where only a dma reaches}}
 machine.target @m frequency 1 {
-  // expected-error @below {{intrinsic "f": operand "x" is off chip, where only a dma reaches}}
+  machine.scope @s size 64 granule 4 dtypes [f32]
+  machine.unit @u
   machine.intrinsic @f unit @u operands [x, y] shape {n = 4} ii 1 depth 0 {
   ^bb0(%x: memref<?xf32>, %y: memref<?xf32, "s">):
     linalg.generic {indexing_maps = [affine_map<(d0) -> (d0)>, affine_map<(d0) -> (d0)>], iterator_types = ["parallel"]} ins(%x : memref<?xf32>) outs(%y : memref<?xf32, "s">) {
