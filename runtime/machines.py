@@ -48,6 +48,22 @@ class AttachMachinePass(ModulePass):
     Put a machine at the start of the module, as `--machine` does; a module that is made for it already stays as it is.
 
     Raises UserError for an unknown machine, and for a module that is made for another one.
+
+    Before:
+    ```mlir
+    func.func @main() {
+      func.return
+    }
+    ```
+    After (`attach-machine{machine="host"}`):
+    ```mlir
+    machine.target @host frequency 1000 origin {frequency = "assumed"} {
+      machine.unit @cpu
+    }
+    func.func @main() {
+      func.return
+    }
+    ```
     """
 
     name = "attach-machine"

@@ -69,7 +69,7 @@ def write_program(
         library = pool.submit(build, source) if isinstance(source, CSource) else None
         text = _text_of(module, ctx)
     code = None
-    if library is not None:
+    if library is not None and isinstance(source, CSource):
         code = (library.result().read_bytes(), find_compiler().features())
         about |= {"compiler": find_compiler().version, "flags": " ".join((*find_compiler().flags(), *source.options))}
     elif source is not None:

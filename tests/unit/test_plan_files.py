@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 import penstock
+from penstock.dialects import cpu
 from penstock.dialects.diagnostics import UserError
-from penstock.passes import cpu, toolchain
+from penstock.passes import toolchain
 from penstock.passes.toolchain import Compiler, find_compiler
 from penstock.runtime.compiler import import_program
 from penstock.runtime.engine import Engine

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import random
 import re
-import shutil
 import signal
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from penstock.dialects.diagnostics import INTERNAL
+from penstock.dialects.files import write_whole
 from penstock.tools.fuzz.kernel_texts import KernelWriter
 from penstock.tools.fuzz.kernel_texts import mutated as mutated_kernel
 from penstock.tools.fuzz.machine_files import MACHINES
@@ -132,9 +132,9 @@ class Originals:
         if kind in TEXTS and rng.random() < 0.8:
             text = data.decode()
             changed = mutated_kernel(text, rng) if kind == "kernel" else mutant(rng, text)
-            file.write_text(changed, encoding="utf-8")
+            write_whole(file, changed)
         else:
-            file.write_bytes(corrupted_bytes(rng, data))
+            write_whole(file, corrupted_bytes(rng, data))
         return Corrupted(kind, tuple(str(file) if word == FILE else word for word in original.words), file)
 
 
@@ -144,7 +144,7 @@ def _sound(*words: str) -> None:
 
 
 def _matmul(folder: Path) -> str:
-    (folder / "matmul.mlir").write_text(MATMUL, encoding="utf-8")
+    write_whole(folder / "matmul.mlir", MATMUL)
     return str(folder / "matmul.mlir")
 
 
@@ -153,7 +153,7 @@ def _out(folder: Path) -> tuple[str, ...]:
 
 
 def _model(folder: Path) -> Original:
-    (folder / "sound.onnx").write_bytes(random_model(6)[0].SerializeToString())
+    write_whole(folder / "sound.onnx", random_model(6)[0].SerializeToString())
     return Original("sound.onnx", ("penstock", "compile", FILE, "--emit=graph", *_out(folder)))
 
 
@@ -162,9 +162,9 @@ def _weights(folder: Path) -> Original:
     writer = Writer(np.random.default_rng(0))
     x = writer.input(4, 40)
     writer.emit("MatMul", [x.name, writer.weight(40, 50)], (4, 50), True, 100)
-    model.write_bytes(writer.model().SerializeToString())
+    write_whole(model, writer.model().SerializeToString())
     _sound("penstock", "import", str(model), "-o", str(folder / "weights.mlir"))
-    shutil.copy(folder / "weights.safetensors", folder / "sound.safetensors")
+    write_whole(folder / "sound.safetensors", (folder / "weights.safetensors").read_bytes())
     # The corrupted copy has the name that the program knows.
     return Original(
         "sound.safetensors", ("penstock", "compile", str(folder / "weights.mlir"), "--emit=graph", *_out(folder))
@@ -177,7 +177,7 @@ def _ir(level: str, machine: str | None) -> Callable[[Path], Original]:
         flags = [] if machine is None else ["--machine", machine]
         _sound("penstock", "compile", _matmul(folder), *flags, f"--emit={level}", "-q", "-o", str(target))
         text = re.sub(r'graph.weights = "[^"]*"', "", target.read_text(encoding="utf-8"))
-        target.write_text(text, encoding="utf-8")
+        write_whole(target, text)
         words = ("penstock-opt", FILE, "-p", "canonicalize,cse", "-o", str(folder / "out.mlir"))
         return Original(target.name, words)
 
@@ -186,7 +186,7 @@ def _ir(level: str, machine: str | None) -> Callable[[Path], Original]:
 
 def _kernel(folder: Path) -> Original:
     writer = KernelWriter(random.Random(5))
-    (folder / "sound.pk").write_text(writer.text(), encoding="utf-8")
+    write_whole(folder / "sound.pk", writer.text())
     dims = [part for name, size in writer.sizes.items() for part in ("--dim", f"{name}={size}")]
     return Original("sound.pk", ("penstock", "compile", FILE, *dims, "--emit=tensor", *_out(folder)))
 
@@ -194,13 +194,13 @@ def _kernel(folder: Path) -> Original:
 def _machine(folder: Path) -> Original:
     from penstock.lowering.from_machine_toml import machine_text
 
-    (folder / "sound.toml").write_text(machine_text(MACHINES[0])[1], encoding="utf-8")
+    write_whole(folder / "sound.toml", machine_text(MACHINES[0])[1])
     words = ("penstock", "compile", _matmul(folder), "--machine", FILE, "--emit=loop", *_out(folder))
     return Original("sound.toml", words)
 
 
 def _problem(folder: Path) -> Original:
-    (folder / "sound.csv").write_text(PROBLEM, encoding="utf-8")
+    write_whole(folder / "sound.csv", PROBLEM)
     return Original("sound.csv", ("penstock", "plan", FILE, "-q", "-o", str(folder / "out.csv")))
 
 
@@ -212,7 +212,9 @@ def _schedule(folder: Path) -> Original:
 
 def _plan(folder: Path) -> Original:
     _sound("penstock", "compile", _matmul(folder), "-q", "-o", str(folder / "sound.plan"))
-    np.save(folder / "x.npy", np.ones((8, 12), np.float32))
+    array = io.BytesIO()
+    np.save(array, np.ones((8, 12), np.float32))
+    write_whole(folder / "x.npy", array.getvalue())
     words = ("penstock", "run", FILE, "--input", str(folder / "x.npy"), "--output-dir", str(folder), "-q")
     return Original("sound.plan", words)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from pathlib import Path
 from xdsl.passes import ModulePass
 
 from penstock.dialects.diagnostics import UserError
+from penstock.dialects.files import write_whole
 from penstock.runtime.compiler import LoadedProgram, passes_for
 from penstock.runtime.pass_manager import PassFault
 from penstock.runtime.signature import signature_of
@@ -81,7 +81,7 @@ class Fuzzer:
         if fault is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
             saved = self.folder / f"corrupt_{seed}{case.file.suffix}"
-            shutil.copy(case.file, saved)
+            write_whole(saved, case.file.read_bytes())
             self.tally.wrong.append(f"corrupt {seed}, {case.kind} file saved as {saved}: {fault}")
         elif status:
             self.tally.refused[f"{case.kind} files"] += 1

@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 
 from penstock.dialects.context import make_context
+from penstock.dialects.files import write_whole
 from penstock.lowering.from_machine_toml import read_machine
 from penstock.lowering.from_text import SourceText, parse_text
 from penstock.runtime.compiler import LoadedProgram, import_program, load_kernel
@@ -52,7 +53,7 @@ def kernel(seed: int, folder: Path) -> Sample | None:
     """A kernel of the kernel language, with recurrences, branches and tiles that pass the end."""
     writer = KernelWriter(Random(seed))
     path = folder / f"kernel_{seed}.pk"
-    path.write_text(writer.text(), encoding="utf-8")
+    write_whole(path, writer.text())
     machines = (None, "gemmini-fp32", "rapid-core-like")
     return Sample(load_kernel(path, writer.sizes), [machines[seed % 3]])
 
@@ -76,7 +77,7 @@ def machine(seed: int, folder: Path) -> Sample | None:
     path = folder / f"machine_{seed}.toml"
     if read_machine(str(path), text)[1]:
         return None
-    path.write_text(text, encoding="utf-8")
+    write_whole(path, text)
     return Sample(_parsed(program(random, text), f"machine_{seed}.mlir"), [str(path)])
 
 
