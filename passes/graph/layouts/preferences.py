@@ -190,15 +190,16 @@ class Preferences:
     def _in_columns(op: graph.ConvOp, host: TargetOp) -> int:
         """
         The penalty of a convolution of groups of channels whose vectors are of columns: the bytes that it moves for as
-        often as its rows take longer than if whole vectors were adjacent. Each row of a window is copied by itself, its
-        last vector may not be full, and with a stride the elements between are loaded.
+        often as its rows take longer than if whole vectors were adjacent. Each row of a window is copied by itself, and
+        its last vector may not be full. What a stride of two loads between its elements counts less than the two
+        changes of layout that it spares.
         """
         penalty = WINDOW * moved_bytes(op)
         if (unit := vector_unit(host, *op.operand_types[:2], op.result.type)) is None:
             return penalty
         width, window = shape_of(op.result)[-1], prod(shape_of(op.w)[2:])
-        vectors, stride = -(-width // unit.lanes), op.strides.get_values()[-1]
-        loads = unit.loads_of(stride) if stride <= 2 else unit.lanes
+        vectors = -(-width // unit.lanes)
+        loads = 1 if op.strides.get_values()[-1] <= 2 else unit.lanes
         row = unit.row_overhead + vectors * window * max(1 / unit.fmas, loads / unit.loads)
         return int(penalty * row * unit.lanes * unit.fmas / (width * window))
 
