@@ -5,8 +5,8 @@ The arena of a program: what of it is alive at once, as the ops stand in the mod
 
 For every network of examples/networks, and for drawn ones whose wiring leaves many orders (`wired.py` there): KiB of
 the arena that are alive at once at most in the order of the model, in that of `topological-sort`, and in the new one;
-the bound that no order falls
-below ("=": the order is proved to be best), the bytes that `mem-plan` then takes, and CPU seconds of the pass.
+the bound that no order falls below ("=": the order is proved to be best), what `mem-plan` then takes, and CPU seconds
+of the pass.
 """
 
 from __future__ import annotations
