@@ -72,8 +72,9 @@ def dialect_parts(dialect: Dialect, module: Module) -> Iterator[list[str]]:
 
 
 def _attribute_section(attribute: type[Attribute]) -> Iterator[list[str]]:
-    sigil = "!" if issubclass(attribute, TypeAttribute) else "#"
-    yield [f"## {code(f'{sigil}{attribute.name}')}"]
+    kind, sigil = ("type", "!") if issubclass(attribute, TypeAttribute) else ("attribute", "#")
+    # An op may have the same name, and its heading is what links lead to.
+    yield [f"## The {kind} {code(f'{sigil}{attribute.name}')}"]
     yield _place(attribute)
     yield reflowed(_docstring(attribute))
     source = _source(attribute)
