@@ -105,6 +105,7 @@ class EnergyOp(MachinePart):
         return {what: done[what] * self.picojoules(*what) for what in (*entries, (LEAKAGE, "")) if what in done}
 
     def own_faults(self) -> Iterator[PartFault]:
+        # That `leakage` is not negative is said of every number that is a property.
         pairs: list[tuple[str, tuple[str, ...], Attribute]] = [(LEAKAGE, (), self.leakage)]
         for table in ENERGY_TABLES:
             pairs += [(table, (entry,), attr) for entry, attr in self.table(table).data.items()]
@@ -115,7 +116,7 @@ class EnergyOp(MachinePart):
                 yield PartFault(
                     key, f"{label} must be [pJ, {_WORDS.get(key, 'operations')}], two whole numbers", (), inside
                 )
-            elif numbers[0] < 0 or numbers[1] < 1:
+            elif numbers[1] < 1 or (numbers[0] < 0 and key != LEAKAGE):
                 message = f"{label} must be no less than 0 pJ in at least 1, but is {list(numbers)}"
                 yield PartFault(key, message, (), inside)
 

@@ -285,8 +285,8 @@ class TargetOp(IRDLOperation):
             if self.is_host:
                 yield energy, PartFault(READ, "the time of a host is not simulated, and so its energy is not known")
                 return
-            # A bus is there for its engines; one without a bus is its own.
-            carriers = [*self.buses(), *(name for name, dma in self.dmas().items() if dma.bus_name is None)]
+            # An engine without a bus is its own.
+            carriers = [dma.bus_name or name for name, dma in self.dmas().items()]
             memories = [DRAM, *self.scopes()]
             users: dict[tuple[str, str], str] = {}
             for intrinsic in self.parts(IntrinsicOp):
@@ -297,8 +297,10 @@ class TargetOp(IRDLOperation):
                 entries = energy.table(table).data
                 types = [type for each, type in users if each == table]
                 needed = {READ: memories, WRITE: memories, TRANSFER: carriers}.get(table, types)
-                known = dict.fromkeys([*needed, *(held if table in OPERATIONS else ())])
-                for name in needed:
+                known = dict.fromkeys(
+                    [*needed, *(held if table in OPERATIONS else self.buses() if table == TRANSFER else ())]
+                )
+                for name in dict.fromkeys(needed):
                     if name not in entries:
                         user = users.get((table, name))
                         notes = () if user is None else (f"{user} needs it",)
