@@ -12,9 +12,10 @@ from pkgutil import resolve_name
 import pytest
 from docs.generator.api import module_section, undocumented
 from docs.generator.doors import doors
-from docs.generator.ir import options, undescribed
+from docs.generator.ir import undescribed
 from docs.generator.markdown import page, reflowed, table
 from docs.generator.pages import API_PAGES, FOLDER, pages
+from docs.generator.passes import options
 from docs.generator.source import ROOT, Module
 from xdsl.irdl import IRDLOperation
 
