@@ -36,7 +36,7 @@ def vector_products(target: TargetOp) -> tuple[VectorProduct, ...]:
 
 
 def products_at_once(products: Sequence[VectorProduct], outputs: int) -> int:
-    """How many products of neighbouring input channels are added at once where there are so many outputs; 1 for none."""
+    """How many products of neighbouring input channels are added at once for so many outputs; 1 for none."""
     return next((each.group for each in products if outputs % each.lanes == 0), 1)
 
 

@@ -268,7 +268,7 @@ class IntegerProducts(NodeBuilder):
         return self.add(graph.AddOp(total, self.constant(addend, "bias")), "biased")
 
     def _missing(self, op: ContractionOp, shape: Sequence[int]) -> int:
-        """How many input channels are to be added to weights of a shape, for an intrinsic of the host to add products."""
+        """How many input channels weights of a shape lack for what an intrinsic of the host adds at once."""
         outputs = weight_axis(op)
         if outputs is None or (isinstance(op, graph.ConvOp) and op.group.value.data != 1):
             return 0
