@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,11 @@ LEXERS["MlirLexer"] = ("docs.site.mlir_lexer", "MLIR", ("mlir",), ("*.mlir",), (
 def on_config(config: Any) -> None:
     """Before anything is read: the pages of the folders among the entries."""
     config["nav"] = list(with_folders(config["nav"], set(pages_of(config["nav"]))))
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """The title of a page is its heading, if nothing is before that: generated pages begin with a comment."""
+    return re.sub(r"\A<!--.*?-->\s*", "", markdown)
 
 
 def with_folders(entries: Iterable[Entry], named: set[str]) -> Iterator[Entry]:
