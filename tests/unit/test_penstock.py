@@ -312,12 +312,12 @@ def test_inputs_of_a_text_are_called_as_it_names_them(penstock: Command, tmp_pat
     text = "func.func @main(%left: tensor<2xf32>, %1: tensor<2xf32>) -> tensor<2xf32> {\n  %y = graph.sub %left, %1 : "
     text += "(tensor<2xf32>, tensor<2xf32>) -> tensor<2xf32>\n  func.return %y : tensor<2xf32>\n}\n"
     (tmp_path / "in.mlir").write_text(text)
-    np.savez(tmp_path / "in.npz", left=np.float32([3, 4]), input_1=np.float32([1, 1]))
+    np.savez(tmp_path / "in.npz", left=np.array([3, 4], np.float32), input_1=np.array([1, 1], np.float32))
     for emit in ("graph", "tensor", "loop", "accel"):
         assert penstock("compile", "in.mlir", f"--emit={emit}", "-o", f"{emit}.mlir", "-q").status == 0
         finished = penstock("run", f"{emit}.mlir", "--input", "in.npz")
         assert finished.status == 0, finished.err
         assert np.load("output_0.npy").tolist() == [2, 3]
-    np.savez(tmp_path / "in.npz", right=np.float32([3, 4]))
+    np.savez(tmp_path / "in.npz", right=np.array([3, 4], np.float32))
     finished = penstock("run", "in.mlir", "--input", "in.npz")
     assert 'the inputs are "left": 2 float32, "input_1": 2 float32' in finished.err
