@@ -7,6 +7,7 @@ saved, with the command that shows it.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -36,7 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         choices=("native", "llvm"),
         default=["native"],
-        help="what runs a program after its last pass, too; default: native, which is C",
+        help="what runs a program after its last pass, too: of several, of which one may stand there more than once, "
+        "one is drawn for each program; default: native, which is C",
     )
     parser.add_argument(
         "-o", "--output", type=Path, default=Path("fuzz"), metavar="FOLDER", help="for what is wrong; default: fuzz"
@@ -49,6 +51,8 @@ def execute(args: argparse.Namespace) -> int:
     from penstock.tools.fuzz.run import Fuzzer
 
     with temporary_folder(prefix="penstock-fuzz-") as work:
+        # What is compiled here is not compiled again, and would fill the user's cache.
+        os.environ["PENSTOCK_CACHE"] = str(work / "cache")
         fuzzer = Fuzzer(args.level, args.output, work, args.backend)
         for seed in range(args.seed, args.seed + args.count):
             known = len(fuzzer.tally.wrong)

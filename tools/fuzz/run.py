@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 
 from xdsl.passes import ModulePass
 
@@ -60,6 +61,7 @@ class Fuzzer:
     work: Path
     """For files of inputs."""
     backends: Sequence[str] = ("native",)
+    """One of them, drawn, runs each program after its last pass."""
     tally: Tally = field(default_factory=Tally)
 
     def __post_init__(self) -> None:
@@ -109,7 +111,7 @@ class Fuzzer:
         given = program.module
         try:
             passes = passes_for(program.module, "accel" if machine else "loop", machine)
-            passes = (*passes, *(BACKENDS[name]() for name in self.backends))
+            passes = (*passes, BACKENDS[Random(title).choice(self.backends)]())
             given = program.module.clone()
             watch = Lockstep(program.ctx, default_inputs(signature_of(program.module)), INTERLEAVINGS)
             watch.run(program.module, passes)
