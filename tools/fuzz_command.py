@@ -7,13 +7,12 @@ saved, with the command that shows it.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
 from penstock.tools.arguments import add_common, natural, say
 
-LEVELS = ("graph", "kernel", "tensor", "loop", "accel", "machine", "corrupt")
+LEVELS = ("graph", "kernel", "tensor", "loop", "accel", "machine", "schedule", "corrupt")
 
 EPILOG = """\
 levels:
@@ -23,6 +22,7 @@ levels:
   loop     nests of loops around copies, structured ops, loads and stores
   accel    ONNX models for accelerators
   machine  machine files with parts left out or changed, and small programs
+  schedule primitives of schedules on random kernels, for the host and for machines
   corrupt  files of every kind with bytes or words changed: models, weights, IR of each level, kernels, machine
            files, planning problems, schedules and plans
 """
@@ -48,11 +48,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     from penstock.dialects.files import temporary_folder
+    from penstock.passes.code_cache import cache_in
     from penstock.tools.fuzz.run import Fuzzer
 
-    with temporary_folder(prefix="penstock-fuzz-") as work:
-        # What is compiled here is not compiled again, and would fill the user's cache.
-        os.environ["PENSTOCK_CACHE"] = str(work / "cache")
+    with temporary_folder(prefix="penstock-fuzz-") as work, cache_in(work / "cache"):
         fuzzer = Fuzzer(args.level, args.output, work, args.backend)
         for seed in range(args.seed, args.seed + args.count):
             known = len(fuzzer.tally.wrong)
