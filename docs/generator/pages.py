@@ -58,6 +58,35 @@ class ApiPage:
 
 API_PAGES = (
     ApiPage(
+        "python.md",
+        "Compiling and running",
+        "What `import penstock` offers: engines of models, kernels as functions, quantisation.",
+        (
+            "src/penstock/__init__.py: compile Engine DynamicEngine kernel KernelFunction schedule KernelSchedule"
+            " quantize QuantizedModel get_include",
+            "runtime/execution_context.py: Runnable ExecutionContext Destinations",
+            "runtime/tensor_specs.py: Signature TensorSpec BoundDims",
+            "dialects/diagnostics.py: UserError",
+        ),
+    ),
+    ApiPage(
+        "programs.md",
+        "Programs, a step at a time",
+        "Text in and out, passes, machines, lockstep, cycles and where bytes come from, as functions.",
+        (
+            "runtime/compiler.py: LoadedProgram load_input pipeline compile_module",
+            "dialects/context.py: PenstockContext make_context",
+            "lowering/from_text.py: SourceText ParsedText parse_text",
+            "lowering/to_text.py",
+            "runtime/pass_manager.py: read_pipeline run_passes verify",
+            "runtime/machines.py: attach_machine",
+            "tools/lockstep.py: lockstep Report Comparison default_inputs",
+            "runtime/simulator/run.py: run_program ProgramRun KernelRun OffChipTraffic",
+            "runtime/simulator/__init__.py",
+            "runtime/provenance.py",
+        ),
+    ),
+    ApiPage(
         "planners.md",
         "Planners",
         "A planner gives the buffers of a memory their offsets: a function `Problem, Limits -> Outcome`.",
@@ -203,7 +232,7 @@ def pages() -> dict[str, str]:
 
 _INDEX = """
 What modules, dialects and passes say of themselves. `make docs` writes these pages from docstrings and from the strings
-under fields. [extending.md](../extending.md) shows each door at work. In a table of fields, one without a default must
+under fields. [Extending](../extending.md) shows each door at work. In a table of fields, one without a default must
 be given.
 """.strip().splitlines()
 

@@ -10,8 +10,9 @@ from pkgutil import resolve_name
 from typing import cast
 
 from docs.generator.api import fields_table
-from docs.generator.markdown import anchor, code, in_one_line, reflowed, summary
-from docs.generator.source import Field, Module, fields, module_called
+from docs.generator.markdown import anchor, block, code, in_one_line, reflowed, summary
+from docs.generator.pairs import all_pairs
+from docs.generator.source import ROOT, Field, Module, fields, module_called
 
 from penstock.runtime.levels import LEVELS
 
@@ -21,11 +22,24 @@ def pass_section(name: str, place: str) -> Iterator[list[str]]:
     module, node = pass_source(place)
     yield [f"## {code(name)}"]
     yield [f"*{code(node.name)} of {code(module.path.as_posix())}*"]
-    yield reflowed(ast.get_docstring(node) or "")
+    docstring = ast.get_docstring(node) or ""
+    yield reflowed(docstring)
+    if "Before:" not in docstring:
+        yield from _pair_elsewhere(name)
     for each in fields(module, node):
         if each.type.startswith("ClassVar"):
             yield [f"{code(each.name)}: {in_one_line(each.docstring)}"]
     yield fields_table(options(place), "option")
+
+
+def _pair_elsewhere(name: str) -> Iterator[list[str]]:
+    """The pair of a pass that decides where to apply a primitive, which has it."""
+    pair = next((each for each in all_pairs() if each.shows(name)), None)
+    assert pair is not None, f"no docstring shows what {name} does"
+    yield [f"The example of {code(pair.path.relative_to(ROOT).as_posix())}:"]
+    yield ["Before:", *block(pair.before, "mlir")]
+    machine = "" if pair.machine is None else f" on {code(pair.machine)}"
+    yield [f"After ({code(pair.pipeline)}{machine}):", *block(pair.after, "mlir")]
 
 
 def pass_row(name: str, place: str, page: str) -> tuple[str, str, str]:
