@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 from itertools import combinations
 
@@ -33,11 +34,15 @@ class OffChipTraffic:
     """Bytes off chip, and what they are measured by; None for what is not known of a kernel."""
 
     bytes: int
+    """What is moved from and to off chip."""
     compulsory: int | None
     """What is read and what is written, once."""
     square_root: int | None
+    """The bytes of a contraction by the size of the scopes, by the square root that stands in it."""
     square_root_is_bound: bool
+    """Whether no schedule moves less; of a convolution it is an estimate."""
     best_tiling: int | None
+    """The least bytes of all tilings of the contraction that fit."""
     least: int | None
     """What no schedule of the kernels goes below."""
 
@@ -51,10 +56,17 @@ class KernelRun:
     """Calls of a kernel that differ at most in where their arguments lie."""
 
     kernel: str
+    """Its name."""
     simulation: Simulation
+    """The times of its commands in one call."""
     runs: int
+    """How many calls there are."""
     traffic: OffChipTraffic
+    """Bytes off chip of one call."""
     macs: MacCounts
+    """Multiply-accumulates of one call."""
+    energy: Mapping[tuple[str, str], Fraction] | None = None
+    """The picojoules of one run by table and entry of `machine.energy`; None for a machine that has none."""
 
     def _repr_svg_(self) -> str:
         simulation = self.simulation
@@ -68,6 +80,7 @@ class ProgramRun:
     """One run of `@main`, as far as it is on the machine."""
 
     target: TargetOp
+    """The machine."""
     kernels: tuple[KernelRun, ...]
     """In the order of their first call."""
     order: tuple[int, ...]
@@ -109,6 +122,7 @@ def run_program(
     order: list[int] = []
     host: dict[str, int] = {}
     checked: set[Program] = set()
+    per_activity = target.energy()
     names: dict[str, None] = {}
     for call in trace_calls(module):
         name = call.function.sym_name.data
@@ -130,7 +144,8 @@ def run_program(
             contraction = None if workloads is None else workloads.of(name, spaces)
             traffic = traffic_of(simulation, contraction, target)
             macs = mac_counts(call.program, target, stated_macs(call.function))
-            runs.append(KernelRun(name, simulation, 0, traffic, macs))
+            energy = None if per_activity is None else per_activity.of(call.program.activity, simulation.cycles)
+            runs.append(KernelRun(name, simulation, 0, traffic, macs, energy))
         runs[number].runs += 1
         order.append(number)
     if only is not None and only not in names:

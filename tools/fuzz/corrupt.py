@@ -19,6 +19,7 @@ from penstock.dialects.files import write_whole
 from penstock.tools.fuzz.kernel_texts import KernelWriter
 from penstock.tools.fuzz.kernel_texts import mutated as mutated_kernel
 from penstock.tools.fuzz.machine_files import MACHINES
+from penstock.tools.fuzz.model_mutants import mutated_model
 from penstock.tools.fuzz.onnx_models import random_model
 from penstock.tools.fuzz.onnx_writer import Writer
 from penstock.tools.fuzz.text_mutants import mutant
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Generator
     from types import FrameType
 
+MODELS = 200
+"""How many ONNX models are taken."""
 SECONDS = 60
 """A command that takes longer hangs."""
 MATMUL = """func.func @main(%x: tensor<8x12xf32>) -> tensor<8x10xf32> {
@@ -34,6 +37,25 @@ MATMUL = """func.func @main(%x: tensor<8x12xf32>) -> tensor<8x10xf32> {
   %p = graph.matmul %x, %w : (tensor<8x12xf32>, tensor<12x10xf32>) -> tensor<8x10xf32>
   %y = graph.relu %p : tensor<8x10xf32>
   func.return %y : tensor<8x10xf32>
+}
+"""
+DIALECT = """irdl.dialect @lab {
+  irdl.type @number {
+    %0 = irdl.is f32
+    %1 = irdl.is f64
+    %2 = irdl.any_of(%0, %1)
+    irdl.parameters(elem: %2)
+  }
+  irdl.operation @norm {
+    %0 = irdl.any
+    %1 = irdl.parametric @lab::@number<%0>
+    %2 = irdl.base "#builtin.string"
+    irdl.operands(x: %1, y: optional %1)
+    irdl.results(norm: %0)
+    irdl.attributes {"mode" = %2}
+    %body = irdl.region(%0) with size 1
+    irdl.regions(body: %body)
+  }
 }
 """
 PROBLEM = "id,lower,upper,size\na,0,3,64\nb,1,5,32\nc,4,9,128\nd,2,7,16\ne,6,9,48\n"
@@ -127,6 +149,11 @@ class Originals:
         rng = random.Random(seed)
         kind = list(KINDS)[seed % len(KINDS)]
         original = self.of(kind)
+        if kind == "model" and rng.random() < 0.8:
+            file = self.folder / "model.onnx"
+            sound = random_model(rng.randrange(MODELS))[0]
+            write_whole(file, mutated_model(rng, sound).SerializeToString())
+            return self._case(kind, original, file)
         data = (self.folder / original.file).read_bytes()
         file = self.folder / f"{kind}{Path(original.file).suffix}"
         if kind in TEXTS and rng.random() < 0.8:
@@ -135,6 +162,9 @@ class Originals:
             write_whole(file, changed)
         else:
             write_whole(file, corrupted_bytes(rng, data))
+        return self._case(kind, original, file)
+
+    def _case(self, kind: str, original: Original, file: Path) -> Corrupted:
         return Corrupted(kind, tuple(str(file) if word == FILE else word for word in original.words), file)
 
 
@@ -210,6 +240,11 @@ def _schedule(folder: Path) -> Original:
     return Original("sound_schedule.mlir", (*flags, "--schedule", FILE, "--emit=loop", *_out(folder)))
 
 
+def _irdl(folder: Path) -> Original:
+    write_whole(folder / "sound.irdl", DIALECT)
+    return Original("sound.irdl", ("penstock-opt", _matmul(folder), "--irdl-file", FILE, *_out(folder)[1:]))
+
+
 def _plan(folder: Path) -> Original:
     _sound("penstock", "compile", _matmul(folder), "-q", "-o", str(folder / "sound.plan"))
     array = io.BytesIO()
@@ -231,8 +266,9 @@ KINDS: dict[str, Callable[[Path], Original]] = {
     "problem": _problem,
     "schedule": _schedule,
     "plan": _plan,
+    "irdl": _irdl,
 }
-TEXTS = ("graph", "tensor", "loop", "accel", "kernel", "machine", "problem", "schedule")
+TEXTS = ("graph", "tensor", "loop", "accel", "kernel", "machine", "problem", "schedule", "irdl")
 
 
 def fault_of(case: Corrupted) -> tuple[str | None, int]:
