@@ -53,9 +53,9 @@ def test_a_kernel_that_differs_in_name_crossing_and_locations_is_copied() -> Non
     assert [str(each.attributes["remark"]) for each in found] == ['"erased"', '"erased"']
     assert str(found[1].attributes["crossing"]) == "8 : i64"
     places = [location_of(next(iter(each.body.block.ops))) for each in found]
-    assert places == ['kernels.mlir:3:3 ("node of f")', 'kernels.mlir:8:3 ("node of g")']
+    assert places == ['kernels.mlir:3:3 ("node of f")', 'kernels.mlir:9:3 ("node of g")']
     arguments = [render_location(each.body.block.args[0].location) for each in found]
-    assert arguments == ["kernels.mlir:2:22", "kernels.mlir:7:22"]
+    assert arguments == ["kernels.mlir:2:22", "kernels.mlir:8:22"]
 
 
 def test_what_decides_otherwise_is_rewritten_by_itself() -> None:
