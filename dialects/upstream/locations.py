@@ -1,7 +1,7 @@
 """
 Locations where xDSL 0.74 loses them, attached to its parser and rewriter when this module is imported: the metadata of
-`loc(fused<"m">[...])` is read, and an operation that replaces another in a pattern, and has no location, gets that of
-the other. See https://mlir.llvm.org/docs/Dialects/Builtin/#fusedloc
+`loc(fused<"m">[...])` is read, an operation that replaces another in a pattern, and has no location, gets that of the
+other, and a block argument of a new type keeps its own. See https://mlir.llvm.org/docs/Dialects/Builtin/#fusedloc
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 from xdsl.dialects.builtin import UNKNOWN_LOC, FusedLoc, LocationAttr
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Attribute, BlockArgument, Operation, SSAValue
 from xdsl.parser import AttrParser
 from xdsl.pattern_rewriter import PatternRewriter
+from xdsl.rewriter import Rewriter
 
 _Parse = Callable[[AttrParser], LocationAttr]
 _parse_location = cast(_Parse, AttrParser._parse_location)  # pyright: ignore[reportPrivateUsage]
 _replace = PatternRewriter.replace
+_retype = Rewriter.replace_value_with_new_type
 
 
 def _parse(self: AttrParser) -> LocationAttr:
@@ -43,5 +45,13 @@ def _replace_located(
     _replace(self, op, new_ops, new_results, safe_erase)
 
 
+def _retype_located(val: SSAValue, new_type: Attribute) -> SSAValue:
+    new = _retype(val, new_type)
+    if isinstance(val, BlockArgument) and isinstance(new, BlockArgument):
+        new.location = val.location
+    return new
+
+
 setattr(AttrParser, "_parse_location", _parse)
 setattr(PatternRewriter, "replace", _replace_located)
+setattr(Rewriter, "replace_value_with_new_type", staticmethod(_retype_located))

@@ -18,11 +18,13 @@ from xdsl.dialects.builtin import (
     ModuleOp,
     NameLoc,
     UnknownLoc,
+    i64,
 )
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Operation
+from xdsl.ir import BlockArgument, Operation
 from xdsl.passes import ModulePass
 from xdsl.pattern_rewriter import PatternRewriter
+from xdsl.rewriter import Rewriter
 from xdsl.targets.mlir import MLIRTarget
 
 from penstock.dialects.context import make_context
@@ -217,6 +219,13 @@ def test_what_replaces_an_operation_in_a_pattern_has_its_location() -> None:
     new = arith.MuliOp(old.lhs, old.rhs)
     PatternRewriter(old).replace(old, new)
     assert render_location(new.location) == 'in.mlir:2:1 ("two")'
+
+
+def test_an_argument_of_another_type_keeps_its_location() -> None:
+    (argument,) = main_of(parsed("func.func @f(%x: i32) {\n  func.return\n}")).body.block.args
+    changed = Rewriter.replace_value_with_new_type(argument, i64)
+    assert isinstance(changed, BlockArgument)
+    assert render_location(changed.location) == "in.mlir:1:14"
 
 
 def test_what_a_text_implies_has_the_location_of_what_implies_it() -> None:
