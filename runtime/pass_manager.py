@@ -178,7 +178,9 @@ def read_spec(item: PipelineItem) -> ArgSpec:
         lines = str(error).rstrip("\n").split("\n")
         line, column = (int(number) for number in lines[1].split(":")[-2:])
         at = sum(len(each) + 1 for each in item.text.split("\n")[: line - 1]) + column - 1
-        raise UserError(lines[-1].strip(), loc=item.part("", at).place) from None
+        notes = ['a value with other characters stands in quotes: option="out/graph.dot"']
+        reason = lines[-1].strip()
+        raise UserError(reason, loc=item.part("", at).place, notes=notes if reason == "Unknown token" else ()) from None
     return spec
 
 
