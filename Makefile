@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 # One worker runs all tests of a module: they share networks and lowered programs.
 PYTEST_ARGS ?= -n auto --dist loadscope -q
 
-.PHONY: help demo test exhaustive bench docs lint format clean
+.PHONY: help demo test exhaustive bench docs site lint format clean
 
 help:
 	@echo "make demo    compile and run a small network on a scratchpad machine"
@@ -14,6 +14,7 @@ help:
 	@echo "make exhaustive  the large sweeps that the suite leaves out, and fresh examples of the property tests"
 	@echo "make bench   the benchmarks"
 	@echo "make docs    write docs/reference anew from docstrings"
+	@echo "make site    docs/ as a site, in build/site"
 	@echo "make lint    ruff and pyright"
 	@echo "make format  rewrite the sources as ruff formats them"
 
@@ -47,6 +48,9 @@ bench: $(INSTALLED)
 
 docs: $(INSTALLED)
 	$(BIN)/python -m docs.generator
+
+site: $(INSTALLED)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check

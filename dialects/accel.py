@@ -50,7 +50,7 @@ from penstock.dialects.window import IntegerList, Window, WindowedTransfer
 
 @irdl_attr_definition
 class TokenType(ParametrizedAttribute, TypeAttribute):
-    """The completion of a command."""
+    """The completion of a command: `!accel.token`."""
 
     name = "accel.token"
 
@@ -289,7 +289,13 @@ class ExecOp(IRDLOperation):
 
 @irdl_op_definition
 class WaitOp(IRDLOperation):
-    """The host waits until all of `tokens` are complete."""
+    """
+    The host waits until all of `tokens` are complete.
+
+    ```mlir
+    accel.wait %t, %u
+    ```
+    """
 
     name = "accel.wait"
 
@@ -304,7 +310,13 @@ class WaitOp(IRDLOperation):
 
 @irdl_op_definition
 class BarrierOp(IRDLOperation):
-    """The host waits until every unit is quiescent; a kernel ends in one."""
+    """
+    The host waits until every unit is quiescent; a kernel ends in one.
+
+    ```mlir
+    accel.barrier
+    ```
+    """
 
     name = "accel.barrier"
 

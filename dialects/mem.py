@@ -210,11 +210,12 @@ class BufferOp(ScopedAllocation):
 
 @irdl_attr_definition
 class RingType(ParametrizedAttribute, TypeAttribute):
-    """A ring of buffers of one memref type."""
+    """A ring of buffers of one memref type: `!mem.ring<memref<16x32xf32, "spad">>`."""
 
     name = "mem.ring"
 
     slot: MemRefType
+    """The type of each buffer."""
 
 
 @irdl_op_definition

@@ -38,6 +38,10 @@ class MultiBufferOp(HandleOp):
     The slots take turns over all iterations of the nest, so that a transfer of the next iteration does not write where
     this one still reads. With commands, the ring gets a place in its scope, and the order is derived anew, which
     replaces the loops. Consumes the handle, and returns that of the ring.
+
+    ```mlir
+    %ring = schedule.multi_buffer %buffer slots 2
+    ```
     """
 
     name = "schedule.multi_buffer"

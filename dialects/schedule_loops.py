@@ -27,7 +27,7 @@ class SplitOp(HandleOp):
 
     ```mlir
     %outer, %inner, %tail = schedule.split %loop by 4
-    %outer, %inner, %tail = schedule.split %loop by_param %factor
+    %outer_1, %inner_1, %tail_1 = schedule.split %outer by_param %factor
     ```
     """
 

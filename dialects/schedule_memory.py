@@ -44,6 +44,11 @@ class StageInOp(InScopeOp):
     follows.
 
     Handles stay valid; that of a `mem.copy` stands for the copy from the buffer. Returns the copy that fills it.
+
+    ```mlir
+    %copy = schedule.stage_in %product[0] in "spad"
+    %copy_1 = schedule.stage_in %product[1] in "spad" at %loop contiguous 2 slots 2
+    ```
     """
 
     name = "schedule.stage_in"
@@ -68,6 +73,11 @@ class StageOutOp(InScopeOp):
     that first use overwrites it, or is the first of all uses of an allocation, which is undefined before.
 
     Handles stay valid. Returns the copy that empties the buffer; there is none where none of these ops writes.
+
+    ```mlir
+    %copy = schedule.stage_out %product[2] in "acc"
+    %copy_1 = schedule.stage_out %product[2] in "acc" slots 2
+    ```
     """
 
     name = "schedule.stage_out"
@@ -86,6 +96,10 @@ class SetScopeOp(InScopeOp):
     Let an allocation of the kernel live in a scope: a `memref.alloc` becomes a `mem.buffer` there. TVM's set_scope.
 
     Handles stay valid.
+
+    ```mlir
+    schedule.set_scope %sum "acc"
+    ```
     """
 
     name = "schedule.set_scope"
@@ -121,6 +135,11 @@ class TensorizeOp(HandleOp):
 
     The op stays what it is, and names the intrinsic in its `library_call`. Handles stay valid. Ops on tensors may be
     calls of a library of the host, which sums in an order of its own. `remark` is for people.
+
+    ```mlir
+    schedule.tensorize %product @gemm
+    schedule.tensorize %sum @add {remark = "one of three that fit"}
+    ```
     """
 
     name = "schedule.tensorize"

@@ -14,6 +14,10 @@ class ComputeAtOp(HandleOp):
     Compute what a loop reads of a producer in the loop, where it is read, as `structured.fuse_into_containing_op` does.
 
     Returns the handle of what computes it there. The loop stays what it is; the producer goes if nothing else reads it.
+
+    ```mlir
+    %tiles = schedule.compute_at %producer at %loop
+    ```
     """
 
     name = "schedule.compute_at"
@@ -30,6 +34,10 @@ class ReverseComputeAtOp(HandleOp):
 
     `loop` is the innermost one of the nest, `consumer` the op. Consumes its handle; returns that of what computes it
     there.
+
+    ```mlir
+    %tile = schedule.reverse_compute_at %consumer at %loop
+    ```
     """
 
     name = "schedule.reverse_compute_at"
@@ -45,6 +53,10 @@ class InlineOp(HandleOp):
     Put the body of a pointwise op, `producer`, into the ops that read it. Consumes the handles of all of them.
 
     Returns the handle of what the readers have become, in program order.
+
+    ```mlir
+    %merged = schedule.inline %producer
+    ```
     """
 
     name = "schedule.inline"
@@ -63,6 +75,11 @@ class RfactorOp(HandleOp):
     them. Sums of floats are rounded otherwise than before. With `strided` each partial result takes every factor-th
     point, so that neighbouring points are lanes of a vector; where the factor does not divide, the first ones take one
     point more.
+
+    ```mlir
+    %fill, %partial, %whole = schedule.rfactor %sum dim 1 factor 4
+    %fill_1, %partial_1, %whole_1 = schedule.rfactor %product dim 2 factor 8 strided
+    ```
     """
 
     name = "schedule.rfactor"
@@ -82,6 +99,10 @@ class MaterializeOp(HandleOp):
     Compute a `tensor.pad` once and whole, before the tiles that read it, and not the box of each tile in the tile.
 
     The pad becomes an explicit copy (`mem.explicit`); the handle stays valid.
+
+    ```mlir
+    schedule.materialize %pad
+    ```
     """
 
     name = "schedule.materialize"

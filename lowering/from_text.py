@@ -38,8 +38,11 @@ class SourceText:
     """A piece of text with its name; `first_line` is the number of its first line in the file it is cut from."""
 
     name: str
+    """The file, as messages name it."""
     text: str
+    """The text itself."""
     first_line: int = 1
+    """Its first line, as messages count."""
     _starts: list[int] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -63,6 +66,7 @@ class ParsedText:
     """A module and the place in its text where each of its operations started."""
 
     module: ModuleOp
+    """What the text says."""
     places: dict[Operation, str]
     """Only operations whose own location does not say it."""
     resources: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])

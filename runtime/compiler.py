@@ -258,8 +258,11 @@ class LoadedProgram:
     """A module with the context it lives in, and where it came from."""
 
     module: ModuleOp
+    """The program."""
     ctx: PenstockContext
+    """Its dialects and its weights."""
     path: Path
+    """The file that it was read from."""
     parsed: ParsedText | None = None
     """For text: the locations of its operations."""
     weights_opened: frozenset[str] = frozenset()

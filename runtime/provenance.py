@@ -35,7 +35,9 @@ class CallSpan:
     """One call of a kernel in a run of `@main`."""
 
     op: func.CallOp
+    """The call."""
     kernel: str
+    """The name of what is called."""
     steps: Interval
     """Of the whole program: those of the call, the first of which is the call itself."""
     cycles: Interval
@@ -53,9 +55,13 @@ class PlacedLife:
     """A buffer with its place, and when it is alive."""
 
     memory: MemoryProblem
+    """What its place was found for: all buffers of its scope."""
     buffer: Buffer
+    """Its size, and when it is alive."""
     offset: int
+    """Bytes from the start of the scope."""
     op: Allocation
+    """What makes it."""
     function: str
     """The function that makes it."""
     steps: tuple[Interval, ...]
@@ -109,6 +115,7 @@ class UnitState:
     """What a unit does in a cycle."""
 
     unit: str
+    """The name of the unit."""
     does: str
     """`busy`, or why it does not work, as in the timeline."""
     command: int | None

@@ -87,9 +87,13 @@ class QuantizedModel:
     """A quantised program, at graph level, with the ranges it was made from and a report on each value."""
 
     program: LoadedProgram
+    """The program."""
     scheme: Scheme
+    """How it was quantised."""
     ranges: dict[str, Range]
+    """The least and the largest number that each value took, by its name."""
     layers: list[LayerReport] = field(default_factory=list[LayerReport])
+    """What was quantised, with what that cost."""
     remarks: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     """Name and reason of what stays in float although integers reach it."""
 

@@ -64,8 +64,11 @@ class TensorSpec:
     """An input or output: its name, shape and element type; a size that is not bound is -1."""
 
     name: str
+    """As the model calls it."""
     shape: tuple[int, ...]
+    """Its sizes; -1 for one that is not bound."""
     dtype: DType
+    """The type of its elements."""
     dims: tuple[str, ...] = ()
     """The names of the dimensions that are not bound, "" for all others; empty if all are."""
 
@@ -121,6 +124,7 @@ class BoundDims:
     """The sizes that symbolic dimensions have been given so far, and by what."""
 
     sizes: dict[str, int] = field(default_factory=dict[str, int])
+    """By the name of the dimension."""
     _sources: dict[str, str] = field(default_factory=dict[str, str])
 
     @classmethod
@@ -152,8 +156,11 @@ class Signature:
     """The inputs and outputs of a program, in order, and the names of the weights that @main takes."""
 
     inputs: tuple[TensorSpec, ...]
+    """What a call takes."""
     outputs: tuple[TensorSpec, ...]
+    """What it gives."""
     weights: tuple[str, ...] = ()
+    """Those that @main takes behind its inputs; an engine holds them."""
 
     @property
     def symbols(self) -> tuple[str, ...]:

@@ -75,13 +75,16 @@ class Comparison:
     """What a pass did to the program."""
 
     pass_name: str
+    """The pass, as the pipeline has it."""
     verdict: str
     """
     `equal`, `rounding` (within the bound of a pass that may round), `changed`, or `broken`: what the pass left cannot
     run, or is not safe.
     """
     largest_error: float = 0.0
+    """The largest difference of an element before and after it."""
     bound: float = 0.0
+    """What rounding may change."""
     where: str = ""
     """The output and the element with the largest error."""
     output: int | None = None
@@ -108,6 +111,7 @@ class Report:
     """All comparisons so far, in the order of the passes; the last is the faulty one if there is one."""
 
     comparisons: list[Comparison] = field(default_factory=list[Comparison])
+    """One for each pass that ran."""
 
     @property
     def culprit(self) -> Comparison | None:

@@ -176,6 +176,7 @@ def _parser() -> argparse.ArgumentParser:
 def _add_reading(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[reportPrivateUsage]
     add = group.add_argument
     add("--allow-unregistered-dialect", action="store_true", help="accept unknown operations")
+    add("--irdl-file", metavar="FILE", help="dialects that a file of IRDL defines")
     add("--no-implicit-module", action="store_true", help="the text itself is one builtin.module")
     add("--no-verify", action="store_true", help="verify nothing, neither the input nor what passes leave")
     add("--verify-each", metavar="BOOL", default="true", help="whether to verify after every pass; default: true")

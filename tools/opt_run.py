@@ -200,6 +200,10 @@ class OptRun:
         args = self.args
         self.passes = ()
         ctx = make_context(allow_unregistered=args.allow_unregistered_dialect)
+        if args.irdl_file is not None:
+            from penstock.lowering.from_irdl import register_irdl
+
+            register_irdl(ctx, args.irdl_file)
         with phase("parse", self.instruments), fewer_collections():
             try:
                 parsed = self._parsed(ctx, source)
@@ -421,6 +425,8 @@ class OptRun:
             flags = [flag for flag in flags if not flag.startswith("--set")] if self.args.machine is None else []
         if self.args.allow_unregistered_dialect:
             flags.append("--allow-unregistered-dialect")
+        if self.args.irdl_file is not None:
+            flags.append(f"--irdl-file={Path(self.args.irdl_file).resolve()}")
         # The text may end up far from its weights.
         folder = Path(self.chunk.name).parent.resolve()
         text = WEIGHTS_FILE.sub(lambda found: found[1] + str(folder / found[2]), text)

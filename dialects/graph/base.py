@@ -112,7 +112,7 @@ class PatternKind(StrEnum):
 
 @dataclass(frozen=True)
 class HasPatternKind(OpTrait):
-    """The trait that states an op's pattern kind."""
+    """How it may be fused: its pattern kind."""
 
     kind: PatternKind
 

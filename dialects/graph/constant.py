@@ -43,7 +43,11 @@ def dense_of(array: Array) -> Dense | None:
 
 @irdl_op_definition
 class ConstantOp(GraphOp):
-    """A constant: an entry of the weight store, or a small tensor in the text."""
+    """
+    A constant: an entry of the weight store, or a small tensor in the text.
+
+    Its syntax is `graph.constant attr-dict $value : type($result)`.
+    """
 
     name = "graph.constant"
 

@@ -25,15 +25,14 @@ _BASES = {"Enum": "an enumeration", "NamedTuple": "a named tuple", "Protocol": "
 
 
 def module_section(module: Module, only: Collection[str] = ()) -> Iterator[list[str]]:
-    """The parts of a page on a module: its docstring and every public name, or some names `only`."""
+    """The parts of a page on a module: its docstring and every public name, or `only` some, as they are listed."""
     yield [f"## {code(module.name)}"]
     if not only:
         yield reflowed(module.docstring)
-    names = list(module.names())
-    assert {name.name for name in names} >= set(only), f"{module.name} has no {', '.join(only)}"
-    for name in names:
-        if not only or name.name in only:
-            yield from name_section(name)
+    names = {name.name: name for name in module.names()}
+    assert set(names) >= set(only), f"{module.name} has no {', '.join(set(only) - set(names))}"
+    for name in only or names:
+        yield from name_section(names[name])
 
 
 def name_section(name: Name) -> Iterator[list[str]]:

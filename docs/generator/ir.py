@@ -1,51 +1,76 @@
-"""Dialects and passes: what their classes declare."""
+"""Dialects: what the classes of their ops, types and attributes declare."""
 
 from __future__ import annotations
 
 import ast
-import dataclasses
 import re
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from enum import Enum
-from pkgutil import resolve_name
-from typing import cast
 
-from docs.generator.api import fields_table
-from docs.generator.source import PACKAGE, Field, Module, fields, module_called
+from docs.generator.examples import file_examples
+from docs.generator.source import PACKAGE, Module, fields, module_called
+from docs.generator.verifier import OP_NAME, refusals
 from xdsl.ir import Attribute, Dialect, Operation, ParametrizedAttribute, TypeAttribute
 from xdsl.irdl import IRDLOperation
 from xdsl.traits import OpTrait
 
-from penstock.runtime.levels import LEVELS
 from penstock.tools.markdown import anchor, block, code, in_one_line, reflowed, summary, table
 from penstock.tools.op_documentation import SEGMENTS, op_strings, op_table, type_text
-
-# dialects
 
 
 def dialect_parts(dialect: Dialect, module: Module) -> Iterator[list[str]]:
     """The parts of a page on a dialect, which `module` defines: its types and attributes, and its ops by name."""
     yield [f"# The dialect {code(dialect.name)}"]
     yield reflowed(module.docstring)
-    ops = sorted(dialect.operations, key=lambda op: op.name)
+    ops = sorted(_declared(dialect), key=lambda op: op.name)
     rows = [(f"[{code(op.name)}](#{anchor(op.name)})", summary(_docstring(op))) for op in ops]
     yield table(("op", "what it is"), rows)
     for attribute in sorted(dialect.attributes, key=lambda each: each.name):
         yield from _attribute_section(attribute)
+    bases = sorted({base for op in ops for base in _bases(op)}, key=lambda base: base.__name__)
+    shared = {base: _shared_refusals([op for op in ops if issubclass(op, base)]) for base in bases}
     for op in ops:
-        yield from _op_section(op)
-    if bases := list(dict.fromkeys(base for op in ops for base in _bases(op))):
+        yield from _op_section(op, {message for base in _bases(op) for message in shared[base]})
+    if bases:
         yield ["## Classes that ops share"]
-    for base in sorted(bases, key=lambda base: base.__name__):
+    for base in bases:
         yield [f"### {code(base.__name__)}"]
         yield _place(base)
         yield reflowed(_docstring(base))
+        above = {message for each in bases if each is not base and issubclass(base, each) for message in shared[each]}
+        yield _refused([message for message in shared[base] if message not in above], OP_NAME)
+    yield ["## Traits"]
+    yield ["What ops say of themselves to all passes:"]
+    traits = {type(trait) for op in ops for trait in op.get_irdl_definition().traits.traits}
+    yield table(("trait", "what it means"), [(code(each.__name__), _trait_meaning(each)) for each in _by_name(traits)])
+
+
+def _declared(dialect: Dialect) -> list[type[IRDLOperation]]:
+    return [op for op in dialect.operations if issubclass(op, IRDLOperation)]
+
+
+def _by_name(traits: Iterable[type[OpTrait]]) -> list[type[OpTrait]]:
+    return sorted(traits, key=lambda trait: trait.__name__.lstrip("_"))
+
+
+def _shared_refusals(ops: Sequence[type[IRDLOperation]]) -> list[str]:
+    """What the verifiers of all of several ops refuse; nothing for one."""
+    if len(ops) < 2:
+        return []
+    first, *others = (refusals(op) for op in ops)
+    return [message for message in first if all(message in each for each in others)]
+
+
+def _refused(messages: Sequence[str], op_name: str) -> list[str]:
+    """The messages of a verifier, an item each."""
+    items = [f"- {code(message.replace(OP_NAME, op_name))}" for message in messages]
+    return ["The verifier refuses, and says:", "", *items] if items else []
 
 
 def _attribute_section(attribute: type[Attribute]) -> Iterator[list[str]]:
-    sigil = "!" if issubclass(attribute, TypeAttribute) else "#"
-    yield [f"## {code(f'{sigil}{attribute.name}')}"]
+    kind, sigil = ("type", "!") if issubclass(attribute, TypeAttribute) else ("attribute", "#")
+    # An op may have the same name, and its heading is what links lead to.
+    yield [f"## The {kind} {code(f'{sigil}{attribute.name}')}"]
     yield _place(attribute)
     yield reflowed(_docstring(attribute))
     source = _source(attribute)
@@ -56,17 +81,23 @@ def _attribute_section(attribute: type[Attribute]) -> Iterator[list[str]]:
         yield table(("parameter", "type", "meaning"), rows)
 
 
-def _op_section(op: type[Operation]) -> Iterator[list[str]]:
-    assert issubclass(op, IRDLOperation)
+def _op_section(op: type[IRDLOperation], shared: Collection[str]) -> Iterator[list[str]]:
+    """The parts of a page on an op; what classes that it is derived from refuse, `shared`, stands there."""
     definition = op.get_irdl_definition()
     yield [f"## {code(op.name)}"]
     yield _place(op)
     yield reflowed(_docstring(op))
     if definition.assembly_format is not None:
-        yield block(f"{op.name} {definition.assembly_format}", "text")
+        yield ["Syntax:", "", *block(f"{op.name} {definition.assembly_format}", "text")]
+    for directive in definition.custom_directives.values():
+        if directive.__module__.startswith(f"{PACKAGE}."):
+            yield [f"{code(f'custom<{directive.__name__}>')}: {in_one_line(directive.__doc__ or '')}"]
     yield op_table(op)
+    if found := file_examples(op):
+        yield ["Examples:" if len(found) > 1 else "Example:", "", *block("\n".join(found), "mlir")]
+    yield _refused([message for message in refusals(op) if message not in shared], op.name)
     if traits := sorted({_trait(each) for each in definition.traits.traits}):
-        yield [f"Traits: {', '.join(map(code, traits))}."]
+        yield [f"[Traits](#traits): {', '.join(map(code, traits))}."]
 
 
 def _bases(op: type) -> list[type[Operation]]:
@@ -104,77 +135,32 @@ def _docstring(of: type) -> str:
     return vars(of).get("__doc__") or ""
 
 
+_TRAIT_MEANINGS = {
+    "HasParent": "It stands directly in an op of this kind.",
+    "IsTerminator": "It ends its block.",
+    "IsolatedFromAbove": "Its regions use no values from outside.",
+    "MemoryAllocEffect": "It makes memory: two of it are never merged, and none is moved out of a loop.",
+    "MemoryReadEffect": "It reads memory, or what is like it: it stays behind earlier writes and before later ones.",
+    "MemoryWriteEffect": "It writes memory, or what is like it: it is never removed, nor moved past other accesses.",
+    "NoMemoryEffect": "It touches no memory: it is removed where nothing uses it.",
+    "NoTerminator": "Its block needs no op at its end.",
+    "Pure": "It has no effects: it is removed where nothing uses it, merged with its like, and may be moved.",
+    "ReturnLike": "Its operands are what the op around it gives.",
+    "SingleBlockImplicitTerminator": "Its region is one block, whose end may be left out of the text.",
+    "SymbolOpInterface": "It has a name in the symbol table around it, `@name`.",
+    "SymbolTable": "The names of what is in it are its own, each there once.",
+}
+"""What traits of xDSL mean."""
+
+
+def _trait_meaning(trait: type[OpTrait]) -> str:
+    if trait.__module__.startswith(f"{PACKAGE}."):
+        return summary(trait.__doc__ or "")
+    return in_one_line(_TRAIT_MEANINGS[trait.__name__])
+
+
 def _trait(trait: OpTrait) -> str:
     """A trait, with what it is told, as its class prints it."""
     told = [str(value.value if isinstance(value, Enum) else value) for value in vars(trait).values()]
     told = [word for word in told if word and "object at" not in word and "<" not in word]
     return type(trait).__name__ + (f"({', '.join(told)})" if told else "")
-
-
-# passes
-
-
-def pass_section(name: str, place: str) -> Iterator[list[str]]:
-    """The parts of a page on a pass, which is at `module:class`: its docstring and its options."""
-    module, node = pass_source(place)
-    yield [f"## {code(name)}"]
-    yield [f"*{code(node.name)} of {code(module.path.as_posix())}*"]
-    yield reflowed(ast.get_docstring(node) or "")
-    for each in fields(module, node):
-        if each.type.startswith("ClassVar"):
-            yield [f"{code(each.name)}: {in_one_line(each.docstring)}"]
-    yield fields_table(options(place), "option")
-
-
-def pass_row(name: str, place: str, page: str) -> tuple[str, str, str]:
-    """A pass in a table: its name with a link to its section, the first paragraph of its docstring, its options."""
-    _, node = pass_source(place)
-    defaults = [f"{each.name}={each.default}" if each.default else each.name for each in options(place)]
-    return (
-        f"[{code(name)}]({page}#{anchor(name)})",
-        summary(ast.get_docstring(node) or ""),
-        ", ".join(map(code, defaults)),
-    )
-
-
-def pass_level(place: str) -> str:
-    """The folder of the level at which a pass works; empty for one that works at several."""
-    module, _ = pass_source(place)
-    floor, folder = module.path.parts[:2]
-    return folder.partition("_to_")[0] if floor == "lowering" else folder if folder in LEVELS else ""
-
-
-def pass_source(place: str) -> tuple[Module, ast.ClassDef]:
-    """The source of a pass that is at `module:class`."""
-    path, _, name = place.partition(":")
-    module = module_called(path)
-    found = None if module is None else module.find(name)
-    assert found is not None, f"there is no pass at {place}"
-    assert isinstance(found.node, ast.ClassDef), f"{place} is no class"
-    return found.module, found.node
-
-
-def options(place: str) -> list[Field]:
-    """The options of a pass: the fields of its class, by the names and the defaults that a pipeline has for them."""
-    module, node = pass_source(place)
-    defaults = {each.name: each.default for each in dataclasses.fields(resolve_name(place))}
-    return [
-        replace(each, name=each.name.replace("_", "-"), default=spelled(defaults[each.name]))
-        for each in fields(module, node)
-        if each.name in defaults
-    ]
-
-
-def spelled(default: object) -> str:
-    """A default as a pipeline has it; empty where there is none."""
-    match default:
-        case dataclasses.MISSING:
-            return ""
-        case None | bool():
-            return str(default).lower()
-        case str():
-            return f'"{default}"'
-        case tuple():
-            return ",".join(map(spelled, cast(tuple[object, ...], default)))
-        case _:
-            return str(default)

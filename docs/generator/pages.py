@@ -9,8 +9,9 @@ from pkgutil import resolve_name
 
 from docs.generator.api import module_section
 from docs.generator.doors import classes_in, door_section, doors, entry_points_table
-from docs.generator.ir import dialect_parts, pass_level, pass_row, pass_section
+from docs.generator.ir import dialect_parts
 from docs.generator.machine import machine_parts
+from docs.generator.passes import pass_level, pass_row, pass_section
 from docs.generator.source import Module, Name, module_called, modules_matching
 
 from penstock.runtime.levels import LEVELS
@@ -56,6 +57,35 @@ class ApiPage:
 
 
 API_PAGES = (
+    ApiPage(
+        "python.md",
+        "Compiling and running",
+        "What `import penstock` offers: engines of models, kernels as functions, quantisation.",
+        (
+            "src/penstock/__init__.py: compile Engine DynamicEngine kernel KernelFunction schedule KernelSchedule"
+            " quantize QuantizedModel get_include",
+            "runtime/execution_context.py: Runnable ExecutionContext Destinations",
+            "runtime/tensor_specs.py: Signature TensorSpec BoundDims",
+            "dialects/diagnostics.py: UserError",
+        ),
+    ),
+    ApiPage(
+        "programs.md",
+        "Programs, a step at a time",
+        "Text in and out, passes, machines, lockstep, cycles and where bytes come from, as functions.",
+        (
+            "runtime/compiler.py: LoadedProgram load_input pipeline compile_module",
+            "dialects/context.py: PenstockContext make_context",
+            "lowering/from_text.py: SourceText ParsedText parse_text",
+            "lowering/to_text.py",
+            "runtime/pass_manager.py: read_pipeline run_passes verify",
+            "runtime/machines.py: attach_machine",
+            "tools/lockstep.py: lockstep Report Comparison default_inputs",
+            "runtime/simulator/run.py: run_program ProgramRun KernelRun OffChipTraffic",
+            "runtime/simulator/__init__.py",
+            "runtime/provenance.py",
+        ),
+    ),
     ApiPage(
         "planners.md",
         "Planners",

@@ -52,7 +52,8 @@ class Module:
     def __init__(self, path: Path):
         self.path = path
         """From the folder of the project."""
-        self.name = ".".join((PACKAGE, *path.with_suffix("").parts)).removesuffix(".__init__")
+        parts = path.with_suffix("").parts
+        self.name = ".".join(parts[1:] if parts[0] == "src" else (PACKAGE, *parts)).removesuffix(".__init__")
         self.text = (ROOT / path).read_text(encoding="utf-8")
         self.tree = ast.parse(self.text)
         self._lines = self.text.encode().splitlines(keepends=True)

@@ -112,11 +112,22 @@ def _with_statistic(
 
 @lowers(graph.SoftmaxOp)
 def softmax(kernel: KernelBuilder, op: graph.SoftmaxOp) -> SSAValue:
-    """The largest m, e = exp(x - m), the sum of e, the quotient: one generic each."""
+    """
+    The largest m, e = exp(x - m), the sum of e, its reciprocal, the product: one generic each.
+
+    The sum is 1 or more, and may be NaN: its reciprocal does not overflow.
+    """
     axis = op.axis.value.data
     powers = _centred(kernel, kernel.widened(op.x), axis, Body.exp)
     total = reduce(kernel, powers, [axis], SUM)
-    return kernel.rounded(op.result, _with_statistic(kernel, powers, total, axis, Body.div))
+    rows = loops(len(shape_of(total)))
+    share = kernel.generic(
+        [(total, rows)],
+        (kernel.empty(shape_of(total), element_of(total)), rows),
+        0,
+        lambda body, sums: body.div(body.like(1.0, sums[0]), sums[0]),
+    )
+    return kernel.rounded(op.result, _with_statistic(kernel, powers, share, axis, Body.mul))
 
 
 @lowers(graph.LogSoftmaxOp)

@@ -264,25 +264,6 @@ static inline pen_{N} pen_every_second_{N}(const {T} *a) {{
 #endif
 }}
 typedef {INTEGER} pen_bits_{N} __attribute__((vector_size({BYTES}), aligned({SIZE}), may_alias));
-/* NaN if one is NaN; -0 is below +0. Of equal numbers the bits are the same, but for the sign of zeros. */
-static inline pen_{N} pen_maximum_{N}(pen_{N} a, pen_{N} b) {{
-#if {HAS_EXTREMA}
-  const pen_bits_{N} larger = (pen_bits_{N}){LARGEST};
-#else
-  const pen_bits_{N} larger = ((pen_bits_{N})a & (a > b)) | ((pen_bits_{N})b & ~(a > b));
-#endif
-  const pen_bits_{N} x = (pen_bits_{N})a, equal = a == b;
-  return (pen_{N})((larger & ~(~x & equal)) | (a != a));
-}}
-static inline pen_{N} pen_minimum_{N}(pen_{N} a, pen_{N} b) {{
-#if {HAS_EXTREMA}
-  const pen_bits_{N} smaller = (pen_bits_{N}){SMALLEST};
-#else
-  const pen_bits_{N} smaller = ((pen_bits_{N})a & (a < b)) | ((pen_bits_{N})b & ~(a < b));
-#endif
-  const pen_bits_{N} x = (pen_bits_{N})a, equal = a == b;
-  return (pen_{N})(smaller | (x & equal) | (a != a));
-}}
 /* The smaller and the larger one; `b` if one is NaN, or both are zeros. */
 static inline pen_{N} pen_least_{N}(pen_{N} a, pen_{N} b) {{
 #if {HAS_EXTREMA}
@@ -299,6 +280,14 @@ static inline pen_{N} pen_most_{N}(pen_{N} a, pen_{N} b) {{
   const pen_bits_{N} first = a > b;
   return (pen_{N})(((pen_bits_{N})a & first) | ((pen_bits_{N})b & ~first));
 #endif
+}}
+/* NaN if one is NaN; -0 is below +0. In either order the same but for NaN and for zeros, of which bits are combined. */
+static inline pen_{N} pen_maximum_{N}(pen_{N} a, pen_{N} b) {{
+  const pen_bits_{N} first = (pen_bits_{N})pen_most_{N}(a, b), second = (pen_bits_{N})pen_most_{N}(b, a);
+  return (pen_{N})(((first | second) & {INTEGER_MAX}) | (first & second));
+}}
+static inline pen_{N} pen_minimum_{N}(pen_{N} a, pen_{N} b) {{
+  return (pen_{N})((pen_bits_{N})pen_least_{N}(a, b) | (pen_bits_{N})pen_least_{N}(b, a));
 }}
 static inline pen_{N} pen_round_even_{N}(pen_{N} a) {{
 #if {HAS_EXTREMA}
@@ -368,6 +357,7 @@ def vector_helpers(key: str) -> str:
         EVEN=loaded(0),
         ODD=loaded(quarter - 1),
         INTEGER="int64_t" if element == "f64" else "int32_t",
+        INTEGER_MAX="INT64_MAX" if element == "f64" else "INT32_MAX",
         LARGEST=extremum.format("max"),
         SMALLEST=extremum.format("min"),
         HAS_EXTREMA=has_extrema,

@@ -33,11 +33,15 @@ class OffChipTraffic:
     """Bytes off chip, and what they are measured by; None for what is not known of a kernel."""
 
     bytes: int
+    """What is moved from and to off chip."""
     compulsory: int | None
     """What is read and what is written, once."""
     square_root: int | None
+    """The bytes of a contraction by the size of the scopes, by the square root that stands in it."""
     square_root_is_bound: bool
+    """Whether no schedule moves less; of a convolution it is an estimate."""
     best_tiling: int | None
+    """The least bytes of all tilings of the contraction that fit."""
     least: int | None
     """What no schedule of the kernels goes below."""
 
@@ -51,10 +55,15 @@ class KernelRun:
     """Calls of a kernel that differ at most in where their arguments lie."""
 
     kernel: str
+    """Its name."""
     simulation: Simulation
+    """The times of its commands in one call."""
     runs: int
+    """How many calls there are."""
     traffic: OffChipTraffic
+    """Bytes off chip of one call."""
     macs: MacCounts
+    """Multiply-accumulates of one call."""
 
     def _repr_svg_(self) -> str:
         simulation = self.simulation
@@ -68,6 +77,7 @@ class ProgramRun:
     """One run of `@main`, as far as it is on the machine."""
 
     target: TargetOp
+    """The machine."""
     kernels: tuple[KernelRun, ...]
     """In the order of their first call."""
     order: tuple[int, ...]

@@ -169,7 +169,9 @@ class Simulation:
     """The times of every command, -1 for what did not happen, and why the program did not complete, if so."""
 
     index: IndexedProgram
+    """The commands, and what they wait for."""
     starts: list[int]
+    """The cycle in which each command starts."""
     requests: list[int]
     """When a transfer asked for its bus; of other commands the start."""
     grants: list[int]
@@ -181,6 +183,7 @@ class Simulation:
     causes: list[Cause]
     """What each command waited for last."""
     fault: Deadlock | Overflow | None = None
+    """Why commands did not happen; None where all did."""
 
     @property
     def program(self) -> Program:

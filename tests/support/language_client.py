@@ -6,7 +6,7 @@ import asyncio
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from lsprotocol import types
 from pygls.lsp.client import LanguageClient
@@ -27,20 +27,21 @@ class Session:
         self._news = asyncio.Condition()
         self._version = 0
 
-        @self.client.feature(types.TEXT_DOCUMENT_PUBLISH_DIAGNOSTICS)
         async def publish(params: types.PublishDiagnosticsParams) -> None:
             async with self._news:
                 self.published.setdefault(params.uri, []).append(params)
                 self._news.notify_all()
 
-        @self.client.feature(types.WINDOW_SHOW_MESSAGE)
         def show(params: types.ShowMessageParams) -> None:
             self.shown.append(params.message)
+
+        for name, handler in ((types.TEXT_DOCUMENT_PUBLISH_DIAGNOSTICS, publish), (types.WINDOW_SHOW_MESSAGE, show)):
+            cast(Any, self.client).feature(name)(handler)
 
     async def start(self) -> types.InitializeResult:
         """Start the server, and tell it what the client can do."""
         code = "from penstock.tools.lsp.command import main; main()"
-        await self.client.start_io(sys.executable, "-c", code)
+        await cast(Any, self.client).start_io(sys.executable, "-c", code)
         general = types.GeneralClientCapabilities(position_encodings=[types.PositionEncodingKind(self._encoding)])
         params = types.InitializeParams(types.ClientCapabilities(general=general), root_uri=self.folder.as_uri())
         found = await asyncio.wait_for(self.client.initialize_async(params), SECONDS)

@@ -166,6 +166,27 @@ def test_a_row_with_a_number_that_is_none(special: float) -> None:
             assert np.isnan(found[2]).all()
 
 
+@pytest.mark.parametrize("machine", MACHINES[:2])
+@pytest.mark.parametrize(("kind", "numpy"), [("ReduceMax", np.maximum), ("ReduceMin", np.minimum)])
+def test_extrema_of_special_numbers(machine: str, kind: str, numpy: np.ufunc) -> None:
+    """Vectors of each beside each: NaN is handed on, and -0 is below +0."""
+    special = np.array([np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 1e-45, -1e-45], np.float32)
+    first, second = (each.reshape(-1, 1) for each in np.meshgrid(special, special))
+    x = np.concatenate([np.tile(first, 256), np.tile(second, 256)], 1)
+    given = model([helper.make_node(kind, ["x", "axes"], ["y"])], {"x": x}, {"axes": np.array([1], np.int64)})
+    engine = penstock.compile(given, machine)
+    assert isinstance(engine, penstock.Engine)
+    (found,) = engine.run([x])
+    assert f"pen_{kind[6:].lower()}imum_f32x" in emit_c(engine.module).source
+    expected = numpy(first, second)
+    zeros = (first == 0) & (second == 0)
+    both = np.signbit(first) & np.signbit(second), np.signbit(first) | np.signbit(second)
+    expected[zeros] = np.where(both[kind == "ReduceMin"], np.float32(-0.0), np.float32(0))[zeros]
+    np.testing.assert_array_equal(found, expected)
+    is_number = ~np.isnan(expected)
+    np.testing.assert_array_equal(np.signbit(found[is_number]), np.signbit(expected[is_number]))
+
+
 def test_a_normalization_is_one_kernel_of_tiles() -> None:
     x = np.random.default_rng(0).standard_normal((64, 1024)).astype(np.float32)
     weights = {name: np.ones(1024, np.float32) for name in "gb"}

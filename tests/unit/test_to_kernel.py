@@ -31,7 +31,8 @@ kernel fused_1(f32 x[4, 3]) -> (f32 softmax[4, 3]) {
     softmax_1[i] = max(j, x[i, j])
     softmax_2[i, j] = exp(x[i, j] - softmax_1[i])
     softmax_3[i] = sum(j, softmax_2[i, j])
-    softmax[i, j] = softmax_2[i, j] / softmax_3[i]
+    softmax_4[i] = 1 / softmax_3[i]
+    softmax[i, j] = softmax_2[i, j] * softmax_4[i]
 }
 
 kernel fused_2(f32 x[1, 6, 6, 1]) -> (f32 max_pool[1, 6, 6, 1]) {

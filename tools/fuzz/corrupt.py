@@ -36,6 +36,25 @@ MATMUL = """func.func @main(%x: tensor<8x12xf32>) -> tensor<8x10xf32> {
   func.return %y : tensor<8x10xf32>
 }
 """
+DIALECT = """irdl.dialect @lab {
+  irdl.type @number {
+    %0 = irdl.is f32
+    %1 = irdl.is f64
+    %2 = irdl.any_of(%0, %1)
+    irdl.parameters(elem: %2)
+  }
+  irdl.operation @norm {
+    %0 = irdl.any
+    %1 = irdl.parametric @lab::@number<%0>
+    %2 = irdl.base "#builtin.string"
+    irdl.operands(x: %1, y: optional %1)
+    irdl.results(norm: %0)
+    irdl.attributes {"mode" = %2}
+    %body = irdl.region(%0) with size 1
+    irdl.regions(body: %body)
+  }
+}
+"""
 PROBLEM = "id,lower,upper,size\na,0,3,64\nb,1,5,32\nc,4,9,128\nd,2,7,16\ne,6,9,48\n"
 
 
@@ -210,6 +229,11 @@ def _schedule(folder: Path) -> Original:
     return Original("sound_schedule.mlir", (*flags, "--schedule", FILE, "--emit=loop", *_out(folder)))
 
 
+def _irdl(folder: Path) -> Original:
+    write_whole(folder / "sound.irdl", DIALECT)
+    return Original("sound.irdl", ("penstock-opt", _matmul(folder), "--irdl-file", FILE, *_out(folder)[1:]))
+
+
 def _plan(folder: Path) -> Original:
     _sound("penstock", "compile", _matmul(folder), "-q", "-o", str(folder / "sound.plan"))
     array = io.BytesIO()
@@ -231,8 +255,9 @@ KINDS: dict[str, Callable[[Path], Original]] = {
     "problem": _problem,
     "schedule": _schedule,
     "plan": _plan,
+    "irdl": _irdl,
 }
-TEXTS = ("graph", "tensor", "loop", "accel", "kernel", "machine", "problem", "schedule")
+TEXTS = ("graph", "tensor", "loop", "accel", "kernel", "machine", "problem", "schedule", "irdl")
 
 
 def fault_of(case: Corrupted) -> tuple[str | None, int]:

@@ -71,7 +71,7 @@ def softmax(op: SoftmaxBase, operands: Sequence[Array]) -> Array:
     shifted = x - np.maximum.reduce(x, axis=axis, keepdims=True)
     powers = np.exp(shifted)
     total = np.add.reduce(powers, axis=axis, keepdims=True, dtype=x.dtype)
-    return shifted - np.log(total) if isinstance(op, LogSoftmaxOp) else powers / total
+    return shifted - np.log(total) if isinstance(op, LogSoftmaxOp) else powers * (1 / total)
 
 
 @implements(LrnOp)

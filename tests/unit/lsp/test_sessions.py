@@ -90,8 +90,8 @@ def test_ir_while_it_is_typed(tmp_path: Path) -> None:
         assert "alive" not in await session.hover("a.mlir", place(typed, "%a"))
         twice = SMALL.replace("func.return", '%a = "test.op"() : () -> i32')
         (diagnostic,) = await session.checked("a.mlir", twice)
-        ((related,), message) = diagnostic.related_information or (), diagnostic.message
-        assert (message, related.message) == ("SSA value %a is already defined", "defined here")
+        (related,) = list(diagnostic.related_information or ())
+        assert (diagnostic.message, related.message) == ("SSA value %a is already defined", "defined here")
         assert related.location.range.start == place(twice, "%a")
 
         # What is completed is what stands in the text now.
