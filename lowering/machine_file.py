@@ -40,6 +40,7 @@ from penstock.dialects.machine import (
     BusOp,
     CodeOp,
     DmaOp,
+    EnergyOp,
     IntrinsicOp,
     MachinePart,
     ProcessorOp,
@@ -49,6 +50,7 @@ from penstock.dialects.machine import (
     TargetOp,
     UnitOp,
 )
+from penstock.dialects.machine.energy import ENERGY_TABLES
 from penstock.lowering.machine_reach import reach_faults
 from penstock.lowering.tensor_expression import (
     Behaviour,
@@ -61,11 +63,12 @@ from penstock.lowering.tensor_expression import (
 from penstock.lowering.toml_positions import Path, Position, Positions
 
 PART_KINDS: dict[str, type[MachinePart]] = {
-    kind.KIND: kind for kind in (ScopeOp, BusOp, UnitOp, ProcessorOp, DmaOp, IntrinsicOp, QueueOp, StateOp, CodeOp)
+    kind.KIND: kind
+    for kind in (ScopeOp, BusOp, UnitOp, ProcessorOp, DmaOp, IntrinsicOp, QueueOp, StateOp, EnergyOp, CodeOp)
 }
 """The kinds of parts by the name of their table, in the order in which the target lists them."""
 
-SINGLE_KINDS = (CodeOp.KIND,)
+SINGLE_KINDS = (EnergyOp.KIND, CodeOp.KIND)
 """The kinds of which a machine has one, written `[kind]`."""
 
 ASSUMED = "assumed"
@@ -220,10 +223,16 @@ class Key:
     """A value for where the file has no usable one, so that the rest can be checked."""
     is_number: bool = False
     """Whether it needs a source."""
+    has_entries: bool = False
+    """Whether it is a table, each entry of which is so: `read` makes the property of one."""
     required: bool = True
     """Whether the table must have it."""
     meaning: str = ""
     """What it says, where the property of its name does not."""
+
+    def read_stand_in(self) -> Attribute:
+        """The property of the stand-in."""
+        return DictionaryAttr({}) if self.has_entries else self.read(self.stand_in)
 
 
 _KEYS: dict[type[Attribute], Key] = {
@@ -242,6 +251,7 @@ _KEYS: dict[type[Attribute], Key] = {
     DictionaryAttr: Key("table", _read_conversion, {}),
 }
 """The keys by the attributes that the operations declare for them."""
+_ENERGIES = Key("table of [pJ, count]", _KEYS[DenseArrayBase].read, {}, is_number=True, has_entries=True)
 _NAMED_KEYS: dict[str, Key] = {
     "name": Key("name", lambda value: StringAttr(_read_name(value)), "_", meaning="The symbol of the part."),
     "dtypes": Key("list of element types", lambda value: ArrayAttr(map(_read_type, _read_list(value))), []),
@@ -250,6 +260,7 @@ _NAMED_KEYS: dict[str, Key] = {
     "block": Key("table", _read_entries, {}),
     "requires": Key("list of strings", _read_strings, []),
     "settings": Key("table of tables", _read_entries, {}),
+    **dict.fromkeys(ENERGY_TABLES, _ENERGIES),
 }
 """The keys that say more than the declared attribute."""
 MACHINE_KEYS = {
@@ -309,7 +320,7 @@ def is_number(kind: str, keys: Sequence[str]) -> bool:
     if kind == IntrinsicOp.KIND and keys[0] == "shape":
         return len(keys) <= 2
     found = part_keys(PART_KINDS[kind]).get(keys[0])
-    return len(keys) == 1 and found is not None and found.is_number
+    return found is not None and found.is_number and len(keys) == 1 + found.has_entries
 
 
 # Faults
@@ -420,13 +431,27 @@ class PartTable:
             if key not in self.content and not spec.required:
                 continue
             value = self.get(key)
-            attr = None if value is None else self.read((key,), key, spec.read, value, is_number=spec.is_number)
+            attr = None if value is None else self._property(key, spec, value)
             if attr is not None:
                 found[key] = attr
             elif spec.required:
                 named = StringAttr("_" + "_".join(str(step) for step in self.path))
-                found[key] = named if key == "name" else spec.read(spec.stand_in)
+                found[key] = named if key == "name" else spec.read_stand_in()
         return found
+
+    def _property(self, key: str, spec: Key, value: object) -> Attribute | None:
+        """The property of a key, or None, logged; what it holds of a table are the entries without a fault."""
+        if not spec.has_entries:
+            return self.read((key,), key, spec.read, value, is_number=spec.is_number)
+        entries = self.read((key,), key, _read_table, value, is_number=False)
+        if entries is None:
+            return None
+        found: dict[str, Attribute] = {}
+        for name, entry in entries.items():
+            attr = self.read((key, name), f"{key}.{name}", spec.read, entry, is_number=spec.is_number)
+            if attr is not None:
+                found[name] = attr
+        return DictionaryAttr(found)
 
     def read(
         self, steps: tuple[str, ...], label: str, read: Callable[[object], T], value: object, *, is_number: bool = True

@@ -49,6 +49,20 @@ def cache_directory() -> Path:
     return Path(base) / "penstock"
 
 
+@contextmanager
+def cache_in(folder: Path) -> Generator[None]:
+    """Keep what is compiled in a folder of its own: what is compiled once would fill the user's cache."""
+    before = os.environ.get("PENSTOCK_CACHE")
+    os.environ["PENSTOCK_CACHE"] = str(folder)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PENSTOCK_CACHE"]
+        else:
+            os.environ["PENSTOCK_CACHE"] = before
+
+
 def key_of(content: str) -> str:
     """The digest of what an entry is made from."""
     return hashlib.sha256(content.encode()).hexdigest()[:DIGITS]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from penstock.tools.arguments import add_common, natural, say
 
-LEVELS = ("graph", "kernel", "tensor", "loop", "accel", "machine", "corrupt")
+LEVELS = ("graph", "kernel", "tensor", "loop", "accel", "machine", "schedule", "corrupt")
 
 EPILOG = """\
 levels:
@@ -22,6 +22,7 @@ levels:
   loop     nests of loops around copies, structured ops, loads and stores
   accel    ONNX models for accelerators
   machine  machine files with parts left out or changed, and small programs
+  schedule primitives of schedules on random kernels, for the host and for machines
   corrupt  files of every kind with bytes or words changed: models, weights, IR of each level, kernels, machine
            files, planning problems, schedules and plans
 """
@@ -36,7 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         choices=("native", "llvm"),
         default=["native"],
-        help="what runs a program after its last pass, too; default: native, which is C",
+        help="what runs a program after its last pass, too: of several, of which one may stand there more than once, "
+        "one is drawn for each program; default: native, which is C",
     )
     parser.add_argument(
         "-o", "--output", type=Path, default=Path("fuzz"), metavar="FOLDER", help="for what is wrong; default: fuzz"
@@ -46,9 +48,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     from penstock.dialects.files import temporary_folder
+    from penstock.passes.code_cache import cache_in
     from penstock.tools.fuzz.run import Fuzzer
 
-    with temporary_folder(prefix="penstock-fuzz-") as work:
+    with temporary_folder(prefix="penstock-fuzz-") as work, cache_in(work / "cache"):
         fuzzer = Fuzzer(args.level, args.output, work, args.backend)
         for seed in range(args.seed, args.seed + args.count):
             known = len(fuzzer.tally.wrong)

@@ -160,9 +160,17 @@ def _shape_rows(part: IntrinsicOp) -> Iterator[tuple[str, str, str]]:
 def _rows(properties: Mapping[str, Attribute], origin: DictionaryAttr | None) -> list[tuple[str, str, str]]:
     """A row for each property, with where it comes from if it is a number."""
     return [
-        (f"  {key}", text_of(attr), _origin_of(key, origin) if numbers_of(attr) else "")
+        (f"  {name}", text_of(each), _origin_of(name, origin) if numbers_of(each) else "")
         for key, attr in properties.items()
+        for name, each in _entries(key, attr)
     ]
+
+
+def _entries(key: str, attr: Attribute) -> list[tuple[str, Attribute]]:
+    """A property, or the entries of a table of numbers."""
+    if isinstance(attr, DictionaryAttr) and all(isinstance(each, DenseArrayBase) for each in attr.data.values()):
+        return [(f"{key}.{name}", each) for name, each in attr.data.items()]
+    return [(key, attr)]
 
 
 def _origin_of(key: str, origin: DictionaryAttr | None) -> str:

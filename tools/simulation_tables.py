@@ -1,8 +1,8 @@
-"""What `penstock simulate` prints: three tables, of cycles, of units and of bytes."""
+"""What `penstock simulate` prints: tables of cycles, of units and of bytes, and one of energy where that is known."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 from penstock.runtime.simulator.figures import Figures, peak_shares, rows_of
@@ -27,6 +27,9 @@ def report(run: ProgramRun) -> Iterator[str]:
     yield from aligned([_UNITS, *(line for name, _, figures in rows for line in _units(name, figures))], left=(0, 1, 5))
     yield ""
     yield from aligned([_BYTES, *(line for name, _, figures in rows for line in _bytes(name, figures))], left=(0, 1))
+    if total.energy is not None:
+        yield ""
+        yield from aligned(list(_energy_rows(rows, total)), left=(0,))
     if any(
         figures.traffic.square_root is not None and not figures.traffic.square_root_is_bound for _, _, figures in rows
     ):
@@ -87,6 +90,17 @@ def _bytes(name: str, figures: Figures) -> Iterator[tuple[str, ...]]:
     yield name, "off chip", f"{traffic.bytes:,}", _number(traffic.compulsory), root, best, ratio
     for (source, dest), size in figures.moved.items():
         yield "", f"{source} to {dest}", f"{size:,}", "", "", "", ""
+
+
+def _energy_rows(rows: Sequence[tuple[str, int, Figures]], total: Figures) -> Iterator[tuple[str, ...]]:
+    """The energy of each kernel by level, and each level's share of the total; in nanojoules."""
+    levels = list(total.energy_levels)
+    yield "kernel", "energy, nJ", *levels
+    for name, _, figures in rows:
+        parts = [figures.energy_levels.get(level, Fraction(0)) for level in levels]
+        yield name, *(f"{float(each / 1000):,.1f}" for each in (figures.picojoules or Fraction(0), *parts))
+    whole = total.picojoules or Fraction(1)
+    yield "share", "100.0%", *(f"{float(each / whole):.1%}" for each in total.energy_levels.values())
 
 
 def _number(value: int | None) -> str:

@@ -16,6 +16,7 @@ from xdsl.ir import Dialect
 
 from penstock.dialects.machine.code import CodeOp, StateOp
 from penstock.dialects.machine.command import CommandForm, CommandOperand
+from penstock.dialects.machine.energy import Activity, EnergyOp
 from penstock.dialects.machine.intrinsic import IntrinsicOp, OperandSpec, layout_of
 from penstock.dialects.machine.part import (
     DRAM,
@@ -39,11 +40,13 @@ __all__ = [
     "IMMEDIATE",
     "REGISTERS",
     "STRIDES",
+    "Activity",
     "BusOp",
     "CodeOp",
     "CommandForm",
     "CommandOperand",
     "DmaOp",
+    "EnergyOp",
     "IntrinsicOp",
     "Machine",
     "MachinePart",
@@ -64,5 +67,7 @@ __all__ = [
 ]
 
 Machine = Dialect(
-    "machine", [TargetOp, ScopeOp, BusOp, UnitOp, ProcessorOp, DmaOp, QueueOp, IntrinsicOp, StateOp, CodeOp], []
+    "machine",
+    [TargetOp, ScopeOp, BusOp, UnitOp, ProcessorOp, DmaOp, QueueOp, IntrinsicOp, StateOp, EnergyOp, CodeOp],
+    [],
 )

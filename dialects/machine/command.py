@@ -260,6 +260,6 @@ def _widths(part: SpelledPart, form: CommandForm, scopes: Mapping[str, ScopeOp])
             found = [scopes[scope] for each in places for scope in each if scope in scopes]
             sizes = [each.size_bytes // (each.granule_bytes if rest == "row" else 1) - 1 for each in found]
             largest = max(sizes, default=None)
-        if largest is not None and largest >= 1 << field.bits:
+        if largest is not None and largest.bit_length() > field.bits:
             message = f"emit: {field.name} has {field.bits} bits, too few for {largest:,}"
             yield PartFault("emit", message, (), (), field.column)

@@ -111,7 +111,7 @@ class ScopeOp(NamedPart):
             yield from unknown_fields("address", template, ("offset", "row"))
             sizes = {"offset": self.size_bytes, "row": -(-self.size_bytes // max(1, self.granule_bytes))}
             for field in template.fields:
-                if field.bits is not None and sizes.get(field.name, 0) > 1 << field.bits:
+                if field.bits is not None and (sizes.get(field.name, 1) - 1).bit_length() > field.bits:
                     message = f"address: {field.name} has {field.bits} bits, too few for {sizes[field.name]:,}"
                     yield PartFault("address", message, (), (), field.column)
         if self.layout is not None and self.layout.data not in LAYOUTS:

@@ -22,6 +22,15 @@ from xdsl.utils.exceptions import VerifyException
 from penstock.dialects.diagnostics import UserError, nearest_or_all
 from penstock.dialects.machine.code import QUEUES, TOKENS, CodeOp, StateOp
 from penstock.dialects.machine.command import spelling_faults
+from penstock.dialects.machine.energy import (
+    ENERGY_TABLES,
+    OPERATIONS,
+    READ,
+    TRANSFER,
+    WRITE,
+    EnergyOp,
+    operations_of,
+)
 from penstock.dialects.machine.intrinsic import IntrinsicOp
 from penstock.dialects.machine.part import DRAM, HOST, IMMEDIATE, REGISTERS, TARGET, MachinePart, PartFault, int_of
 from penstock.dialects.machine.parts import BusOp, DmaOp, ProcessorOp, QueueOp, ScopeOp, UnitOp
@@ -104,6 +113,10 @@ class TargetOp(IRDLOperation):
         """What programs for the real machine are written with; None where nothing says."""
         return next(iter(self.parts(CodeOp)), None)
 
+    def energy(self) -> EnergyOp | None:
+        """What the machine takes of energy; None where nothing says."""
+        return next(iter(self.parts(EnergyOp)), None)
+
     def queues(self) -> tuple[QueueOp, ...]:
         """The queues, in the order of their declaration."""
         return self.parts(QueueOp)
@@ -149,6 +162,7 @@ class TargetOp(IRDLOperation):
         for queue in self.queues():
             yield from ((queue, fault) for fault in self._queue_faults(queue))
         yield from self._code_faults()
+        yield from self._energy_faults()
 
     def verify_(self) -> None:
         if int_of(self.frequency) < 1:
@@ -262,6 +276,41 @@ class TargetOp(IRDLOperation):
                 yield code, PartFault("barrier", "nothing says how the processor waits until commands are complete")
             if self.is_host and code.order.data != "program":
                 yield code, PartFault("order", 'commands of a host are in the order of the "program"')
+
+    def _energy_faults(self) -> Iterator[tuple[MachinePart, PartFault]]:
+        """What the commands of the machine do, and nothing says what energy it takes; and names that are unknown."""
+        energies = self.parts(EnergyOp)
+        yield from ((each, PartFault(READ, "a machine has one [energy]")) for each in energies[1:])
+        for energy in energies[:1]:
+            if self.is_host:
+                yield energy, PartFault(READ, "the time of a host is not simulated, and so its energy is not known")
+                return
+            # An engine without a bus is its own.
+            carriers = [dma.bus_name or name for name, dma in self.dmas().items()]
+            memories = [DRAM, *self.scopes()]
+            users: dict[tuple[str, str], str] = {}
+            for intrinsic in self.parts(IntrinsicOp):
+                for what in operations_of(intrinsic.generic.body.block):
+                    users.setdefault(what, intrinsic.title)
+            held = [str(dtype) for scope in self.parts(ScopeOp) for dtype in scope.dtypes]
+            for table in ENERGY_TABLES:
+                entries = energy.table(table).data
+                types = [type for each, type in users if each == table]
+                needed = {READ: memories, WRITE: memories, TRANSFER: carriers}.get(table, types)
+                known = dict.fromkeys(
+                    [*needed, *(held if table in OPERATIONS else self.buses() if table == TRANSFER else ())]
+                )
+                for name in dict.fromkeys(needed):
+                    if name not in entries:
+                        user = users.get((table, name))
+                        notes = () if user is None else (f"{user} needs it",)
+                        yield energy, PartFault(table, f'{table} has no entry for "{name}"', notes)
+                for name in entries:
+                    if name not in known:
+                        note = nearest_or_all(name, known, "known here")
+                        kind = {READ: "scope", WRITE: "scope", TRANSFER: "bus, or engine without one,"}
+                        message = f'unknown {kind.get(table, "element type")} "{name}"'
+                        yield energy, PartFault(table, message, (note,), (name,))
 
     def _queue_faults(self, queue: QueueOp) -> Iterator[PartFault]:
         ends = (queue.source, queue.destination)

@@ -118,7 +118,8 @@ def _item(module: Module, node: Function, docstring: str) -> list[str]:
     head = f"- {kind}{code(node.name + signature)}"
     if len(lines) <= 1:
         return [head + (f": {lines[0]}" if lines else "")]
-    return [f"{head}:", "", *(f"  {line}" if line else "" for line in lines), ""]
+    # Python-Markdown takes no less than four blanks for a part of the item.
+    return [f"{head}:", "", *(f"    {line}" if line else "" for line in lines), ""]
 
 
 def _result(module: Module, node: Function) -> str:

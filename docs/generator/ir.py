@@ -88,7 +88,7 @@ def _op_section(op: type[IRDLOperation], shared: Collection[str]) -> Iterator[li
     yield _place(op)
     yield reflowed(_docstring(op))
     if definition.assembly_format is not None:
-        yield ["Syntax:", "", *block(f"{op.name} {definition.assembly_format}", "text")]
+        yield ["Syntax:", "", *block(_syntax(op.name, definition.assembly_format), "text")]
     for directive in definition.custom_directives.values():
         if directive.__module__.startswith(f"{PACKAGE}."):
             yield [f"{code(f'custom<{directive.__name__}>')}: {in_one_line(directive.__doc__ or '')}"]
@@ -98,6 +98,36 @@ def _op_section(op: type[IRDLOperation], shared: Collection[str]) -> Iterator[li
     yield _refused([message for message in refusals(op) if message not in shared], op.name)
     if traits := sorted({_trait(each) for each in definition.traits.traits}):
         yield [f"[Traits](#traits): {', '.join(map(code, traits))}."]
+
+
+_BROAD = 100
+"""Letters of a line of syntax."""
+
+
+def _syntax(name: str, assembly_format: str) -> str:
+    """The assembly format of an op, in several lines if it is long, and with no group in two of them."""
+    found = [name]
+    for word in _words(assembly_format):
+        if len(found[-1]) + len(word) < _BROAD:
+            found[-1] += f" {word}"
+        else:
+            found.append(f"    {word}")
+    return "\n".join(found)
+
+
+def _words(assembly_format: str) -> list[str]:
+    """What stands between blanks that are in no parentheses."""
+    words, depth = [""], 0
+    for number, part in enumerate(assembly_format.split("`")):
+        # Every second part is in backquotes.
+        quote = "`" if number % 2 else ""
+        for letter in (quote, *part, quote):
+            depth += 0 if quote else (letter == "(") - (letter == ")")
+            if letter == " " and depth == 0 and not quote:
+                words.append("")
+            else:
+                words[-1] += letter
+    return words
 
 
 def _bases(op: type) -> list[type[Operation]]:

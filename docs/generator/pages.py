@@ -232,7 +232,7 @@ def pages() -> dict[str, str]:
 
 _INDEX = """
 What modules, dialects and passes say of themselves. `make docs` writes these pages from docstrings and from the strings
-under fields. [extending.md](../extending.md) shows each door at work. In a table of fields, one without a default must
+under fields. [Extending](../extending.md) shows each door at work. In a table of fields, one without a default must
 be given.
 """.strip().splitlines()
 

@@ -36,6 +36,7 @@ from penstock.lowering.from_onnx.node import (
     Unsupported,
     called,
     node_name,
+    one_of,
     operator_of,
     to_array,
 )
@@ -284,7 +285,7 @@ class GraphImporter:
             return None
         if not isinstance(condition, np.ndarray):
             raise Unsupported("its condition must be constant")
-        taken = "then_branch" if bool(cast(Array, condition).ravel()[0]) else "else_branch"
+        taken = "then_branch" if one_of(cast(Array, condition), "condition") else "else_branch"
         branch = next((each.g for each in proto.attribute if each.name == taken), None)
         if branch is None:
             raise VerifyException(f"it has no {taken}")

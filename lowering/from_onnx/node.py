@@ -68,6 +68,13 @@ class Unsupported(Exception):
     """A node cannot be imported; the message says what about it is not supported, if not all of it."""
 
 
+def one_of(numbers: Array, what: str) -> Any:
+    """The number of an array that holds one; raises VerifyException for another count; `what` is it in the message."""
+    if numbers.size != 1:
+        raise VerifyException(f"the {what} is one number, and {numbers.size} are given")
+    return numbers.ravel()[0]
+
+
 class Builder(Protocol):
     """Where the ops and constants of a node go."""
 
@@ -183,7 +190,7 @@ class OnnxNode:
 
     def int_of(self, index: Int, what: str) -> Int:
         """An integer that must be known at import."""
-        return self.ints_of(index, what)[0]
+        return int(one_of(self.array(index, what), what))
 
     # Attributes.
 

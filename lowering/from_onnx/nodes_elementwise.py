@@ -14,7 +14,7 @@ from penstock.dialects import graph
 from penstock.dialects.element_types import numpy_dtype
 from penstock.dialects.graph.base import is_float, is_unsigned, require
 from penstock.lowering.from_onnx.accumulation import in_accumulator
-from penstock.lowering.from_onnx.node import Held, OnnxNode, Unsupported, imports
+from penstock.lowering.from_onnx.node import Held, OnnxNode, Unsupported, imports, one_of
 from penstock.passes.graph.terms import Term
 
 FLOAT32_LIMIT = 3.4028234663852886e38
@@ -107,7 +107,7 @@ def _bound(node: OnnxNode, index: int) -> float | Held | None:
     held = node.held(index)
     if isinstance(held, SSAValue):
         return held
-    number = held.ravel()[0]
+    number = one_of(held, "bound")
     return float(number) if held.dtype.kind not in "iu" or int(float(number)) == number else held
 
 
@@ -124,7 +124,7 @@ def power(node: OnnxNode) -> SSAValue:
 @imports("Dropout")
 def dropout(node: OnnxNode) -> list[Held]:
     """Nothing, since this is inference; the mask is all true."""
-    if node.has(2) and bool(node.array(2, "training mode").ravel()[0]):
+    if node.has(2) and one_of(node.array(2, "training mode"), "training mode"):
         raise Unsupported("in training mode")
     outputs = [node.held(0)]
     if any(node.used_outputs[1:]):

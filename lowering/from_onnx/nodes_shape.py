@@ -13,7 +13,7 @@ from penstock.dialects.element_types import numpy_dtype
 from penstock.dialects.graph.base import normalized_axis, require
 from penstock.dialects.graph.sizes import decided_equal, is_known, may_equal
 from penstock.dialects.weights import Array
-from penstock.lowering.from_onnx.node import Held, OnnxNode, Unsupported, array_dtype, imports
+from penstock.lowering.from_onnx.node import Held, OnnxNode, Unsupported, array_dtype, imports, one_of
 from penstock.lowering.from_onnx.size_arithmetic import sizes_array
 from penstock.passes.graph.terms import Term
 
@@ -177,7 +177,7 @@ def pad(node: OnnxNode) -> SSAValue:
     mode, value, pads = node.string("mode", "constant"), node.float("value", 0.0), node.listed("pads", 1, 11) or []
     if node.opset >= 11:
         held = node.held(2) if node.has(2) else np.zeros(1)
-        value = node.code.term(held) if isinstance(held, SSAValue) else float(held.ravel()[0])
+        value = node.code.term(held) if isinstance(held, SSAValue) else float(one_of(held, "padding"))
         if node.has(3):
             axes = [normalized_axis(axis, rank) for axis in node.ints_of(3, "axes")]
             pads, given = [0] * (2 * rank), pads

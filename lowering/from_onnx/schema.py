@@ -82,7 +82,7 @@ def refuse_faulty(proto: NodeProto, opset: int, types: Sequence[Tensor | None]) 
                 raise VerifyException(f"{proto.op_type} takes no {word} as input {index}")
     try:
         shape_inference.infer_node_outputs(schema, proto, given)
-    except shape_inference.InferenceError as error:
+    except (shape_inference.InferenceError, checker.ValidationError) as error:
         raise VerifyException(str(error).strip().splitlines()[0]) from None
 
 

@@ -7,8 +7,9 @@ from typing import TypeVar
 
 from xdsl.dialects import arith
 from xdsl.dialects import math as math_ops
-from xdsl.dialects.builtin import AnyFloat, f32, i1, i8, i32
+from xdsl.dialects.builtin import AnyFloat, FloatAttr, IntegerAttr, IntegerType, f32, i1, i8, i32
 from xdsl.ir import Operation, SSAValue
+from xdsl.utils.hints import isa
 
 from penstock.dialects import graph
 from penstock.dialects.graph.base import is_unsigned
@@ -78,17 +79,35 @@ def _single(body: Body, value: SSAValue) -> SSAValue:
     return body.emit(arith.SIToFPOp(value, f32))
 
 
+def _is_one(value: SSAValue) -> bool:
+    """Whether a value of a body is the number 1."""
+    return isinstance(op := value.owner, arith.ConstantOp) and isa(op.value, FloatAttr) and op.value.value.data == 1
+
+
+def _zero_point(zero: Sequence[SSAValue], unsigned: bool) -> int | None:
+    """The zero point as a number, 0 where there is none; None where it is no constant of the body."""
+    if not zero:
+        return 0
+    if not isinstance(op := zero[0].owner, arith.ConstantOp) or not isa(op.value, IntegerAttr[IntegerType]):
+        return None
+    number = op.value.value.data
+    return number % (1 << op.value.type.width.data) if unsigned else number
+
+
 @lowers(graph.QuantizeLinearOp)
 def quantize_linear(kernel: KernelBuilder, op: graph.QuantizeLinearOp) -> SSAValue:
-    """saturate(round(x / scale) + zero point), in f32."""
+    """saturate(round(x / scale) + zero point), in f32; a scale of 1 and a zero point of 0 change no integer."""
     target = signless(element_of(op.result))
     unsigned = is_unsigned(element_of(op.result))
 
     def formula(body: Body, elements: Sequence[SSAValue]) -> SSAValue:
         scale, *zero, x = elements
-        whole = body.emit(math_ops.RoundEvenOp(body.div(_single(body, x), _single(body, scale))))
-        if zero:
+        real, number = _single(body, x), _zero_point(zero, unsigned)
+        whole = body.emit(math_ops.RoundEvenOp(real if _is_one(scale) else body.div(real, _single(body, scale))))
+        if number is None:
             whole = body.add(whole, _single(body, body.widen(zero[0], i32, unsigned)))
+        elif number:
+            whole = body.add(whole, body.constant(number, f32))
         whole = body.clamp(whole, lowest(target, unsigned), highest(target, unsigned))
         return body.cast(whole, target, unsigned)
 
@@ -98,14 +117,16 @@ def quantize_linear(kernel: KernelBuilder, op: graph.QuantizeLinearOp) -> SSAVal
 
 @lowers(graph.DequantizeLinearOp)
 def dequantize_linear(kernel: KernelBuilder, op: graph.DequantizeLinearOp) -> SSAValue:
-    """(x - zero point) * scale, the difference in i32, the product in f32."""
+    """(x - zero point) * scale, the difference in i32, the product in f32; a zero point of 0 changes nothing."""
     unsigned = is_unsigned(element_of(op.x))
 
     def formula(body: Body, elements: Sequence[SSAValue]) -> SSAValue:
         scale, *zero, x = elements
-        difference = body.widen(x, i32, unsigned)
-        if zero:
+        difference, number = body.widen(x, i32, unsigned), _zero_point(zero, unsigned)
+        if number is None:
             difference = body.sub(difference, body.widen(zero[0], i32, unsigned))
+        elif number:
+            difference = body.sub(difference, body.constant(number, i32))
         product = body.mul(_single(body, difference), _single(body, scale))
         return body.cast(product, element_of(op.result), False)
 

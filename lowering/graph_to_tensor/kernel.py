@@ -94,8 +94,10 @@ class KernelBuilder(TensorBuilder):
         self._order: list[int] = []
         self._arguments: dict[KernelParameter, SSAValue] = {}
         self._computed: dict[SSAValue, Computed] = {}
-        self._casts: dict[SSAValue, graph.CastOp] = {}
-        """Casts of what comes from outside: lowered when they are asked for, split as they are asked for."""
+        self._pending: dict[SSAValue, Operation] = {}
+        """Pointwise ops on what comes from outside: lowered when they are asked for, split as they are asked for."""
+        self._wanted: Split | None = None
+        """How the result of the op that is lowered is split where none of its operands is."""
 
     def lower(self, op: Operation) -> None:
         """
@@ -105,22 +107,37 @@ class KernelBuilder(TensorBuilder):
         """
         if isinstance(op, graph.ConstantOp):
             return
-        if isinstance(op, graph.CastOp) and (op.x in self._outside or op.x in self._casts):
-            self._casts[op.result] = op
-            return
-        lowering = lowering_of(type(op))
-        if lowering is None:
+        if lowering_of(type(op)) is None:
             raise UserError(
                 f"{op.name} has no lowering to the tensor level",
                 loc=op.location,
                 notes=["a plug-in registers one with penstock.lowering.graph_to_tensor.lowers"],
                 status=UNSUPPORTED,
             )
-        self._enter(op)
+        if isinstance(op, PointwiseOp | graph.LinearOp) and all(map(self._is_pending, op.operands)):
+            self._pending[op.results[0]] = op
+        else:
+            self._lower(op, None)
+
+    def _is_pending(self, of: SSAValue) -> bool:
+        """Whether nothing is computed yet of what a graph value is computed of."""
+        return of in self._pending or of in self._outside or self._number(of) is not None
+
+    def _lower(self, op: Operation, split: Split | None) -> None:
+        self._member, self.name, self.location, self._wanted = op, op.name.rpartition(".")[-1], op.location, split
+        lowering = lowering_of(type(op))
+        assert lowering is not None
         lowered = lowering(self, op)
         found = self._computed.get(op.results[0])
         if found is None or found.tensor is not lowered:
             self.define(op.results[0], lowered)
+
+    def _lower_pending(self, of: SSAValue, split: Split | None) -> None:
+        """Lower what a graph value is computed by, if it waits for that, amid another op."""
+        if (op := self._pending.pop(of, None)) is not None:
+            before = self._member, self.name, self.location, self._wanted
+            self._lower(op, split)
+            self._member, self.name, self.location, self._wanted = before
 
     def define(self, result: SSAValue, tensor: SSAValue, split: Split | None = None) -> None:
         """Say that `tensor`, split, is the value of the graph value `result`."""
@@ -129,8 +146,7 @@ class KernelBuilder(TensorBuilder):
     def value(self, of: SSAValue, split: Split | None = None) -> SSAValue:
         """The tensor of a graph value, split as asked for."""
         shape = shape_of(of) if split is None else split.shape(shape_of(of))
-        if of in self._casts:
-            self._cast(self._casts.pop(of), split)
+        self._lower_pending(of, split)
         if (found := self._computed.get(of)) is not None:
             return self.reshape(found.tensor, shape)
         if (number := self._number(of)) is not None:
@@ -139,24 +155,11 @@ class KernelBuilder(TensorBuilder):
 
     def result(self, of: SSAValue) -> Computed:
         """What the kernel returns for `of`: a tensor that it computes, and no parameter of it."""
-        if of in self._casts:
-            self._cast(self._casts.pop(of), None)
+        self._lower_pending(of, None)
         found = self._computed.get(of)
         if found is None or found.tensor in self.block.args:
             self.pointwise([of], of, first_of)
         return self._computed[of]
-
-    def _cast(self, op: graph.CastOp, split: Split | None) -> None:
-        member, name, location = self._member, self.name, self.location
-        self._enter(op)
-        target = element_of(op.result)
-        cast = signless(target), is_unsigned(target)
-        self.pointwise([op.x], op.result, lambda body, elements: body.cast(elements[0], *cast), split=split)
-        self._member, self.name, self.location = member, name, location
-
-    def _enter(self, op: Operation) -> None:
-        """From here on ops are appended for `op`."""
-        self._member, self.name, self.location = op, op.name.rpartition(".")[-1], op.location
 
     def pointwise(
         self,
@@ -165,10 +168,9 @@ class KernelBuilder(TensorBuilder):
         compute: Compute,
         *,
         along: Mapping[int, Sequence[int]] | None = None,
-        split: Split | None = None,
     ) -> SSAValue:
         """
-        Define the graph value `result`, split if asked for, by an elementwise generic over graph values.
+        Define the graph value `result` by an elementwise generic over graph values.
 
         `compute(body, elements)` gives an element, which is rounded if it is a wider float. The operands broadcast to
         the shape of the result, aligned at its end, or, for the operands that `along` numbers, along the given dims of
@@ -178,7 +180,7 @@ class KernelBuilder(TensorBuilder):
         axes = [tuple(range(len(shape) - len(shape_of(operand)), len(shape))) for operand in operands]
         for number, dims in (along or {}).items():
             axes[number] = tuple(dims)
-        split = split or self._common_split(operands, axes, shape)
+        split = self._common_split(operands, axes, shape) or self._wanted
         whole = shape if split is None else split.shape(shape)
         inputs: dict[tuple[SSAValue, tuple[AffineExpr, ...]], int] = {}
         slots: list[_Number | int] = []

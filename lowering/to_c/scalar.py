@@ -171,6 +171,9 @@ def _cmpi(emitter: FunctionEmitter, op: arith.CmpiOp) -> Expr:
 
 def _select(emitter: FunctionEmitter, op: arith.SelectOp) -> Expr:
     condition, left, right = emitter.operands(op)
+    # Both are computed, whichever is selected. A load in a branch may also be compiled wrongly: GCC 12 vectorises two
+    # loops at once, and masks what depends on the outer counter by the wrong elements.
+    left, right = (emitter.held(emitter.ctype(op.result), each) if "[" in each.text else each for each in (left, right))
     return Expr(f"{condition.atom} ? {left.atom} : {right.atom}")
 
 

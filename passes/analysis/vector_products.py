@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -32,6 +33,11 @@ def vector_products(target: TargetOp) -> tuple[VectorProduct, ...]:
     """Those of a host, the one with the most lanes first."""
     found = [each for op in target.intrinsics().values() if (each := _vector_product(op)) is not None]
     return tuple(sorted(found, key=lambda each: -each.lanes))
+
+
+def products_at_once(products: Sequence[VectorProduct], outputs: int) -> int:
+    """How many products of neighbouring input channels are added at once for so many outputs; 1 for none."""
+    return next((each.group for each in products if outputs % each.lanes == 0), 1)
 
 
 def _vector_product(op: IntrinsicOp) -> VectorProduct | None:

@@ -33,6 +33,18 @@ def weight_axis(op: ContractionOp) -> int | None:
             return rank - 1 if rank > 1 else None
 
 
+def input_axis(op: ContractionOp) -> int:
+    """The dimension of the second factor along which the products of channels of the first one are summed."""
+    rank = tensor_of(op.operands[1]).get_num_dims()
+    match op:
+        case graph.ConvOp():
+            return 1 if op.layout.data == NCHW else rank - 2
+        case graph.GemmOp():
+            return 1 if op.trans_b else 0
+        case _:
+            return max(0, rank - 2)
+
+
 def contraction_length(op: ContractionOp) -> int:
     """How many products an element of the result sums."""
     if isinstance(op, graph.MatmulOp) or (axis := weight_axis(op)) is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -16,10 +17,10 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from penstock.dialects import graph
 from penstock.dialects.context import store_of
 from penstock.dialects.graph import GraphOp, tensor_of
-from penstock.dialects.graph.base import SelectsElements, integer_bounds, is_unsigned
+from penstock.dialects.graph.base import SelectsElements, integer_bounds
 from penstock.dialects.weights import Array, WeightStore
 from penstock.passes.analysis.kernels import processor_of
-from penstock.passes.analysis.vector_products import vector_products
+from penstock.passes.analysis.vector_products import VectorProduct, vector_products
 from penstock.passes.graph.contractions import (
     ContractionOp,
     Layer,
@@ -107,14 +108,14 @@ class IntegerLayers:
 
     block: Block
     store: WeightStore
-    unsigned: bool = False
-    """Whether first factors of products are stored without a sign, and not with one."""
+    host_products: Sequence[VectorProduct] = ()
+    """What intrinsics of the host compute."""
 
     products: IntegerProducts = field(init=False)
 
     def __post_init__(self) -> None:
         ops = list(self.block.ops)
-        self.products = IntegerProducts(self.store, ops[0], unsigned=self.unsigned)
+        self.products = IntegerProducts(self.store, ops[0], self.host_products)
         for op in ops:
             self.products.before, self.products.location = op, op.location
             if isinstance(op, graph.QuantizeLinearOp):
@@ -232,7 +233,7 @@ class IntegerLayers:
         x, w = (centred_factor(operand, self.store) for operand in op.operands[:2])
         if x is None or w is None or isinstance(op, graph.GemmOp):
             return
-        if op.operands[0] is x.value and op.operands[1] is w.value and self.products.takes(x, w):
+        if op.operands[0] is x.value and op.operands[1] is w.value and self.products.takes(op, x, w):
             return
         bias = constant_array(op.operands[2], self.store) if len(op.operands) > 2 else None
         if len(op.operands) > 2 and bias is None:
@@ -341,8 +342,8 @@ class IntegerArithmeticPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         store, host = store_of(ctx), processor_of(op)
-        unsigned = host is not None and any(is_unsigned(each.elements[0]) for each in vector_products(host))
+        products = () if host is None else vector_products(host)
         for block in graph_blocks(op):
-            IntegerLayers(block, store, unsigned)
+            IntegerLayers(block, store, products)
             shift_exactly(block, store)
             erase_dead(block, GraphOp)

@@ -23,6 +23,7 @@ def checked_plan(problem: TileProblem, plan: object) -> TilePlan:
     A plan for `problem` with the tile, the order and the slots of `plan`, as a tiler returned it.
 
     Raises TilePlanError, which says what is wrong, where
+
     - a size is not legal for its dim: not cut into the blocks of the machine, past the end where nothing fills what is
       there, a part of a dim that stays whole, or a part of a reduction that does not divide it;
     - the order does not hold each dim that is cut once, and no other, parallel dims first;

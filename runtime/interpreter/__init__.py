@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from penstock.runtime.interpreter.counters import Counters, DmaCount, ExecCount, issues_of
+    from penstock.runtime.interpreter.counters import Counters, DmaCount, ExecCount, applications_of
     from penstock.runtime.interpreter.execution import Execution
     from penstock.runtime.interpreter.generic import Evaluator
     from penstock.runtime.interpreter.interleaving import ORDERS, Order, read_order
@@ -29,9 +29,9 @@ __all__ = [
     "Execution",
     "Listener",
     "Order",
+    "applications_of",
     "array_of",
     "interprets",
-    "issues_of",
     "main_arguments",
     "read_order",
     "readable",

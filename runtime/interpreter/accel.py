@@ -21,7 +21,7 @@ from penstock.runtime.interpreter.commands import (
     Touch,
     joined,
 )
-from penstock.runtime.interpreter.counters import issues_of, moved_bytes, touched_bytes
+from penstock.runtime.interpreter.counters import applications_of, moved_bytes, touched_bytes
 from penstock.runtime.interpreter.execution import Execution
 from penstock.runtime.interpreter.generic import Evaluator
 from penstock.runtime.interpreter.loop import regions_of
@@ -127,7 +127,7 @@ def _prepare(execution: Execution, op: accel.ExecOp, arrays: Sequence[Array]) ->
         unit,
         CommandKind.TRANSFER if engine is not None else CommandKind.EXEC,
         engine.outstanding_limit if engine is not None else 1,
-        issues_of(op, intrinsic),
+        applications_of(op, intrinsic).count,
         prod(extents),
         moved_bytes([_scope(value) or machine.DRAM for value in op.buffers], touched),
         regions,

@@ -122,7 +122,17 @@ def moved_bytes(scopes: Sequence[str], touched: Sequence[int]) -> dict[tuple[str
     return moved
 
 
-def issues_of(op: accel.ExecOp, intrinsic: machine.IntrinsicOp) -> int:
+@dataclass(frozen=True)
+class Applications:
+    """How often one command applies its intrinsic, and what of its operands that touches."""
+
+    count: int
+    """Applications: blocks of the intrinsic's shape, the last ones smaller."""
+    elements: tuple[int, ...]
+    """Of each operand, over all applications: one that does not move through a dim is touched again by every block."""
+
+
+def applications_of(op: accel.ExecOp, intrinsic: machine.IntrinsicOp) -> Applications:
     """
     The applications of `intrinsic` in one command: the points of its domain, in blocks of the intrinsic's shape.
 
@@ -162,7 +172,11 @@ def issues_of(op: accel.ExecOp, intrinsic: machine.IntrinsicOp) -> int:
             )
         taken.add(best)
         blocks[best] = counts[best]
-    return prod(blocks)
+    elements = [
+        prod(extent if stride else count for extent, count, stride in zip(extents, blocks, of_operand, strict=True))
+        for of_operand in strides
+    ]
+    return Applications(prod(blocks), tuple(elements))
 
 
 def _last_block(extent: int, largest: int) -> int:

@@ -16,14 +16,18 @@ from fractions import Fraction
 from typing import Any, TypeVar
 
 from penstock.dialects.machine import DRAM
+from penstock.dialects.machine.energy import LEAKAGE, OPERATIONS, TRANSFER
 from penstock.runtime.simulator.run import KernelRun, OffChipTraffic, ProgramRun
 from penstock.runtime.simulator.timeline import BUSY, DONE
 from penstock.runtime.simulator.work import MacCounts
 
-SCHEMA, VERSION = "penstock-simulation", 2
+SCHEMA, VERSION = "penstock-simulation", 3
 
 _SHARES = ("peak_share", "redundant_share", "padded_share")
 
+
+OPERATION_ENERGY = "operations"
+"""What all operations take together, beside scopes, buses and leakage."""
 
 _Parts = TypeVar("_Parts", OffChipTraffic, MacCounts)
 
@@ -44,6 +48,32 @@ class Figures:
     moved: dict[tuple[str, str], int]
     """The bytes from one scope to another; "dram" is off chip."""
     traffic: OffChipTraffic
+    activity: dict[tuple[str, str], int]
+    """What takes energy, by table and entry of `machine.energy`: bytes, and operations."""
+    energy: dict[tuple[str, str], Fraction] | None
+    """The picojoules of each, and of leakage; None for a machine that does not say."""
+
+    @property
+    def picojoules(self) -> Fraction | None:
+        """The energy of everything."""
+        return None if self.energy is None else sum(self.energy.values(), Fraction(0))
+
+    @property
+    def delayed_energy(self) -> Fraction | None:
+        """Picojoules x cycles."""
+        return None if self.picojoules is None else self.picojoules * self.cycles
+
+    @property
+    def energy_levels(self) -> dict[str, Fraction]:
+        """The picojoules of each scope, of each bus, of operations and of leakage."""
+        found: dict[str, Fraction] = {}
+        for (table, entry), energy in (self.energy or {}).items():
+            level = OPERATION_ENERGY if table in OPERATIONS else f"bus {entry}" if table == TRANSFER else entry or table
+            found[level] = found.get(level, Fraction(0)) + energy
+        last = (OPERATION_ENERGY, LEAKAGE)
+        buses = [level for level in found if level.startswith("bus ")]
+        order = [*(level for level in found if level not in (*buses, *last)), *buses, *last]
+        return {level: found[level] for level in order if level in found}
 
     @property
     def ratio(self) -> float:
@@ -57,6 +87,8 @@ def figures_of(kernels: Sequence[tuple[KernelRun, int]]) -> Figures:
     ideal = Fraction(0)
     units: dict[str, Counter[str]] = {}
     buses, moved = Counter[str](), Counter[tuple[str, str]]()
+    activity = Counter[tuple[str, str]]()
+    energy: dict[tuple[str, str], Fraction] = {}
     for kernel, times in kernels:
         simulation = kernel.simulation
         runs += times
@@ -71,10 +103,16 @@ def figures_of(kernels: Sequence[tuple[KernelRun, int]]) -> Figures:
             buses[bus] += times * busy
         for pair, size in simulation.moved.items():
             moved[pair] += times * size
+        for what, count in simulation.program.activity.items():
+            activity[what] += times * count
+        for what, picojoules in (kernel.energy or {}).items():
+            energy[what] = energy.get(what, Fraction(0)) + times * picojoules
+    is_known = all(kernel.energy is not None for kernel, _ in kernels)
     ordered = {unit: dict(sorted(sums.items(), key=_rank)) for unit, sums in units.items()}
     traffic = _sum([(kernel.traffic, times) for kernel, times in kernels], OffChipTraffic)
     macs = _sum([(kernel.macs, times) for kernel, times in kernels], MacCounts)
-    return Figures(runs, commands, cycles, ideal, macs, ordered, buses, moved, traffic)
+    known_energy = energy if is_known else None
+    return Figures(runs, commands, cycles, ideal, macs, ordered, buses, moved, traffic, activity, known_energy)
 
 
 def total_of(run: ProgramRun) -> Figures:
@@ -163,7 +201,26 @@ def _as_json(figures: Figures, peak: Fraction) -> dict[str, Any]:
         "buses": figures.buses,
         "moved": [{"from": pair[0], "to": pair[1], "bytes": size} for pair, size in figures.moved.items()],
         "traffic": {**asdict(figures.traffic), "ratio": figures.traffic.ratio},
+        "energy": _rounded(figures.picojoules),
+        "edp": _rounded(figures.delayed_energy),
+        "energy_levels": {level: _rounded(each) for level, each in figures.energy_levels.items()},
+        "activity": [
+            {"what": what, "of": of, "count": count, "pj": None if figures.energy is None else _rounded(energy)}
+            for (what, of), count, energy in _activity(figures)
+        ],
     }
+
+
+def _activity(figures: Figures) -> list[tuple[tuple[str, str], int, Fraction]]:
+    """What takes energy, how much of it there is, and what it takes, in the order of the machine."""
+    counts = {**figures.activity, (LEAKAGE, ""): figures.cycles}
+    energy = figures.energy or dict.fromkeys(sorted(counts), Fraction(0))
+    return [(what, counts[what], each) for what, each in energy.items()]
+
+
+def _rounded(value: Fraction | None) -> float | None:
+    """To thousandths, which is all that anybody asks for, and the same everywhere."""
+    return None if value is None else float(round(value, 3))
 
 
 def csv_text(run: ProgramRun) -> str:
@@ -200,6 +257,8 @@ def _csv_row(name: str, runs: int, figures: Figures, peak: Fraction, total: Figu
         "best_tiling": traffic.best_tiling,
         "bytes_ratio": None if traffic.ratio is None else f"{traffic.ratio:.6f}",
         **{f"{source} to {dest}": figures.moved.get((source, dest), 0) for source, dest in total.moved},
+        "energy": _rounded(figures.picojoules),
+        **{f"energy {level}": _rounded(figures.energy_levels.get(level)) for level in total.energy_levels},
         **{f"bus {bus} busy": figures.buses.get(bus, 0) for bus in total.buses},
         **{
             f"{unit} {cause}": figures.units.get(unit, {}).get(cause, 0)

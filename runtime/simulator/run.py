@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 from itertools import combinations
 
@@ -64,6 +65,8 @@ class KernelRun:
     """Bytes off chip of one call."""
     macs: MacCounts
     """Multiply-accumulates of one call."""
+    energy: Mapping[tuple[str, str], Fraction] | None = None
+    """The picojoules of one run by table and entry of `machine.energy`; None for a machine that has none."""
 
     def _repr_svg_(self) -> str:
         simulation = self.simulation
@@ -119,6 +122,7 @@ def run_program(
     order: list[int] = []
     host: dict[str, int] = {}
     checked: set[Program] = set()
+    per_activity = target.energy()
     names: dict[str, None] = {}
     for call in trace_calls(module):
         name = call.function.sym_name.data
@@ -140,7 +144,8 @@ def run_program(
             contraction = None if workloads is None else workloads.of(name, spaces)
             traffic = traffic_of(simulation, contraction, target)
             macs = mac_counts(call.program, target, stated_macs(call.function))
-            runs.append(KernelRun(name, simulation, 0, traffic, macs))
+            energy = None if per_activity is None else per_activity.of(call.program.activity, simulation.cycles)
+            runs.append(KernelRun(name, simulation, 0, traffic, macs, energy))
         runs[number].runs += 1
         order.append(number)
     if only is not None and only not in names:

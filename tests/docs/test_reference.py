@@ -25,6 +25,7 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 BLOCK = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)
 CODE = re.compile(r"```.*?```|`[^`\n]+`", re.DOTALL)
+ATTACHED = re.compile(r"^(?!(?:[-*+]|\d+[.)]) |  |$).*\n((?:[-*+]|\d+[.)]) .*)$", re.MULTILINE)
 DOCS = ROOT / "docs"
 
 
@@ -88,6 +89,17 @@ def test_links_lead_to_pages_and_headings() -> None:
     faulty = "[a](docs/planning.md) [b](docs/plans.md) [c](docs/planning.md#plan) `[d](e)` [f](https://example.com/g)"
     assert dead_links(ROOT / "README.md", faulty) == ["docs/plans.md", "docs/planning.md#plan"]
     assert dead_links(DOCS / "index.md", "[a](../README.md) [b](levels.md)") == ["../README.md"]
+
+
+def attached_lists(text: str) -> list[str]:
+    """First items of lists right below a paragraph, to which Python-Markdown adds them, and GitHub does not."""
+    return [match[1] for match in ATTACHED.finditer(BLOCK.sub("", text))]
+
+
+def test_lists_begin_after_an_empty_line() -> None:
+    found = {path.name: each for path in DOCS.rglob("*.md") if (each := attached_lists(path.read_text()))}
+    assert found == {}
+    assert attached_lists("It is\n- a\n- b\n\n- c\n  d\n- e\n\nin version\n1. And") == ["- a", "1. And"]
 
 
 def test_a_docstring_is_broken_anew() -> None:

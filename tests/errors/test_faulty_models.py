@@ -71,7 +71,22 @@ X5, Y24 = value("x", 2, 5), value("y", 2, 4)
 INDICES = value("i", 4, element=INT64)
 IMAGE, FILTERS = value("x", 1, 3, 5, 5), value("k", 4, 2, 3, 3)
 
+NONE = numpy_helper.from_array(np.zeros(0, np.int64), "w")
+
 FAULTS: dict[str, tuple[ModelProto, str]] = {
+    # Numbers that are none, or several.
+    "a count of no number": (
+        model(node("TopK", "x w", "y i", "largest"), weights=[NONE], outputs=[value("y", 2, 3)]),
+        'node "largest" (TopK): the number of elements is one number, and 0 are given',
+    ),
+    "a bound of no number": (
+        model(node("Clip", "x w", "y", "clip"), weights=[tensor(shape=(0,))], outputs=[value("y", 2, 4)]),
+        'node "clip" (Clip): ',
+    ),
+    "a padding of several numbers": (
+        model(node("Pad", "x p w", "y", "pad"), weights=[numpy_helper.from_array(np.zeros(4, np.int64), "p"), W]),
+        'node "pad" (Pad): the padding is one number, and 12 are given',
+    ),
     # Shapes.
     "operands that do not multiply": (
         model(MATMUL, inputs=[X5], weights=[W]),

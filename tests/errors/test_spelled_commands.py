@@ -132,3 +132,10 @@ def test_queues_that_nothing_spells_cannot_keep_the_order(tmp_path: Path, pensto
     finished = penstock("machines", "validate", machine(tmp_path, text=text))
     assert finished.status == 1
     assert "commands are ordered by queues, and nothing spells push and pop" in finished.err
+
+
+@pytest.mark.parametrize("bits", [65, 99999999999999999999])
+def test_a_field_may_be_as_wide_as_it_is_told(bits: int, tmp_path: Path, penstock: Command) -> None:
+    path = machine(tmp_path, emit=IN.replace("{rows}", f"{{rows:{bits}}}"))
+    finished = penstock("machines", "validate", path)
+    assert finished.status == 0, finished.err

@@ -102,7 +102,7 @@ def cases(draw: st.DrawFn) -> Case:
     pad = st.integers(0, kernel - 1)
     zeros = tuple(draw(st.sampled_from((0, 5, -128, 127) if has_sign else (0, 5, 128, 255))) for has_sign in signed)
     return Case(
-        channels=draw(st.sampled_from((3, 4, 8, 12, 20, 64))) if groups == 1 else 48,
+        channels=draw(st.sampled_from((1, 3, 4, 6, 8, 12, 20, 64))) if groups == 1 else 48,
         filters=draw(st.sampled_from((5, 8, 16, 24, 32, 48, 80))) if groups == 1 else 48,
         size=(draw(st.integers(kernel, 9)), draw(st.integers(kernel, 20))),
         kernel=kernel,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from in_c import needs_compiler
-from tests.support.scheduled_cases import KINDS, SCHEDULES, Tally, run_case
+
+from penstock.tools.fuzz.scheduled_cases import KINDS, SCHEDULES, Tally, run_case
 
 
 def test_legal_schedules_keep_every_bit_and_what_is_refused_changes_nothing() -> None:
@@ -12,16 +13,16 @@ def test_legal_schedules_keep_every_bit_and_what_is_refused_changes_nothing() ->
     tally = Tally()
     for number in range(100):
         # Of each kernel one schedule: the kernels differ more.
-        run_case(SCHEDULES * number, tally, in_c=number % 25 == 0)
+        run_case(SCHEDULES * number, tally, backend="native" if number % 25 == 0 else None)
     assert KINDS.keys() <= tally.cases.keys()
     assert tally.applied.total() > 150, f"{tally}: the schedules are not what they should be"
     assert tally.refused.total() > 80
     assert tally.cases["commands simulated"] > 2
-    assert tally.cases["also in C"] > 2
+    assert tally.cases["also by native"] > 2
 
 
 @pytest.mark.slow
 def test_thousands_of_schedules_keep_every_bit() -> None:
     needs_compiler()
     for seed in range(100_000, 102_000):
-        run_case(seed, Tally(), in_c=seed % 50 == 0)
+        run_case(seed, Tally(), backend="native" if seed % 50 == 0 else None)

@@ -12,6 +12,7 @@ from xdsl.dialects import arith
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 
+from penstock.passes.schedule.primitives import reorder
 from penstock.passes.value_cse import ValueCsePass
 from penstock.tools.fuzz.corrupt import KINDS, Originals, fault_of
 from penstock.tools.fuzz.run import Fuzzer
@@ -19,14 +20,14 @@ from penstock.tools.fuzz.run import Fuzzer
 if TYPE_CHECKING:
     from tests.conftest import Command
 
-SEEDS = {"graph": 1, "kernel": 5, "tensor": 4, "loop": 6, "accel": 3, "machine": 4}
+SEEDS = {"graph": 1, "kernel": 5, "tensor": 4, "loop": 6, "accel": 3, "machine": 4, "schedule": 7}
 
 
 @pytest.mark.parametrize("level", SEEDS)
 def test_inputs_of_every_level_are_right(penstock: Command, level: str) -> None:
     finished = penstock("fuzz", "--level", level, "--seed", str(SEEDS[level]), "--count", "1")
     assert finished.status == 0, finished.err
-    assert re.search(rf"^{level}: [12] inputs, [12] right, 0 refused, 0 wrong$", finished.out + finished.err, re.M)
+    assert re.search(rf"^{level}: [12] inputs, [12] right, 0 refused,.* 0 wrong$", finished.out + finished.err, re.M)
     assert not Path("fuzz").exists()
 
 
@@ -65,6 +66,27 @@ def test_a_wrong_pass_is_found_and_what_shows_it_is_saved(penstock: Command, mon
         assert penstock(*command.split()[1:]).status == 1
     monkeypatch.setattr(ValueCsePass, "apply", sound)
     assert penstock("check", str(saved[0]), "-p", "value-cse").status == 0
+
+
+def refuse_nothing(*_: object, **__: object) -> None:
+    """A bug: every order is legal."""
+
+
+def test_a_wrong_primitive_is_blamed_and_the_schedule_is_reduced_to_it(
+    penstock: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("fuzz", "--level", "schedule", "--seed", "95", "--count", "1", "-o", "wrong")
+    with monkeypatch.context() as planted:
+        planted.setattr(reorder, "_check", refuse_nothing)
+        finished = penstock(*words)
+        assert finished.status == 1
+        assert "error: schedule 95: WrongError: step 3, schedule.reorder" in finished.err
+        assert "reduced to 1 steps (schedule.reorder)" in finished.out + finished.err
+        text = Path("wrong/schedule_95.mlir").read_text()
+        assert text.startswith("// penstock fuzz --level schedule --seed 95 --count 1\n")
+        assert text.count("    schedule.") == 1
+        assert "func.func @main" in Path("wrong/schedule_95_program.mlir").read_text()
+    assert penstock(*words).status == 0
 
 
 def test_corrupt_files_are_read_or_refused(tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ def test_the_json_has_all_figures(penstock: Command, accel: Path, lowered: tuple
     assert "out.json: the figures as JSON" in done.err
     found: dict[str, Any] = json.loads(Path("out.json").read_text())
     run = lowered[1]
-    assert (found["schema"], found["version"], found["machine"]) == ("penstock-simulation", 2, "gemmini-fp32")
+    assert (found["schema"], found["version"], found["machine"]) == ("penstock-simulation", 3, "gemmini-fp32")
     assert found["total"]["cycles"] == run.cycles == sum(each["cycles"] * each["runs"] for each in found["kernels"])
     assert [found["kernels"][number]["kernel"] for number in found["order"]] == [k.kernel for _, k in calls(run)]
     assert found["host"]

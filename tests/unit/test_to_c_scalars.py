@@ -350,3 +350,33 @@ def test_arithmetic_on_less_than_a_byte_is_refused() -> None:
     text = module_text(["i4"], [("arith.addi %s0, %s0 : i4", "i4")], 4)
     with pytest.raises(UserError, match="integers of less than a byte"):
         emit_c(Parser(make_context(), text).parse_module())
+
+
+def test_a_load_stands_before_the_selection_between_two() -> None:
+    """GCC 12 compiles a load in a branch wrongly: it masks it by the elements of another row."""
+    matrix, same = "memref<4x5xf32>", "affine_map<(d0, d1) -> (d0, d1)>"
+    text = f"""func.func @main(%a: {matrix} {{graph.name = "a"}}, %b: {matrix} {{graph.name = "b"}},
+        %c: {matrix} {{graph.name = "c"}}, %y: {matrix} {{graph.output = "y"}}) {{
+      %three = arith.constant 3.0 : f32
+      mem.copy %b[0, -2] to %y else %three : {matrix} to {matrix}
+      linalg.generic {{indexing_maps = [{", ".join([same] * 5)}], iterator_types = ["parallel", "parallel"]}}
+          ins(%a, %b, %c, %y : {matrix}, {matrix}, {matrix}, {matrix}) outs(%y : {matrix}) {{
+      ^bb0(%0: f32, %1: f32, %2: f32, %3: f32, %old: f32):
+        %row = linalg.index 0 : index
+        %one = arith.constant 1 : index
+        %late = arith.cmpi sgt, %row, %one : index
+        %s = arith.addf %0, %1 : f32
+        %chosen = arith.select %late, %2, %0 : f32
+        %t = arith.addf %s, %chosen : f32
+        %r = arith.addf %t, %old : f32
+        linalg.yield %r : f32
+      }}
+      func.return
+    }}"""
+    module = Parser(make_context(), text).parse_module()
+    assert " ? c[" not in emit_c(module).source
+    rng = np.random.default_rng(0)
+    inputs = [rng.integers(-4, 5, (4, 5)).astype(np.float32) for _ in range(3)]
+    (expected,) = run_module(module, inputs, WeightStore(), ordered=True)
+    (found,) = load_native(module).run(inputs)
+    np.testing.assert_array_equal(found, expected)

@@ -19,6 +19,7 @@ from penstock.dialects.files import write_whole
 from penstock.tools.fuzz.kernel_texts import KernelWriter
 from penstock.tools.fuzz.kernel_texts import mutated as mutated_kernel
 from penstock.tools.fuzz.machine_files import MACHINES
+from penstock.tools.fuzz.model_mutants import mutated_model
 from penstock.tools.fuzz.onnx_models import random_model
 from penstock.tools.fuzz.onnx_writer import Writer
 from penstock.tools.fuzz.text_mutants import mutant
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Generator
     from types import FrameType
 
+MODELS = 200
+"""How many ONNX models are taken."""
 SECONDS = 60
 """A command that takes longer hangs."""
 MATMUL = """func.func @main(%x: tensor<8x12xf32>) -> tensor<8x10xf32> {
@@ -146,6 +149,11 @@ class Originals:
         rng = random.Random(seed)
         kind = list(KINDS)[seed % len(KINDS)]
         original = self.of(kind)
+        if kind == "model" and rng.random() < 0.8:
+            file = self.folder / "model.onnx"
+            sound = random_model(rng.randrange(MODELS))[0]
+            write_whole(file, mutated_model(rng, sound).SerializeToString())
+            return self._case(kind, original, file)
         data = (self.folder / original.file).read_bytes()
         file = self.folder / f"{kind}{Path(original.file).suffix}"
         if kind in TEXTS and rng.random() < 0.8:
@@ -154,6 +162,9 @@ class Originals:
             write_whole(file, changed)
         else:
             write_whole(file, corrupted_bytes(rng, data))
+        return self._case(kind, original, file)
+
+    def _case(self, kind: str, original: Original, file: Path) -> Corrupted:
         return Corrupted(kind, tuple(str(file) if word == FILE else word for word in original.words), file)
 
 

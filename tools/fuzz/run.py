@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 
 from xdsl.passes import ModulePass
 
@@ -17,12 +18,17 @@ from penstock.runtime.pass_manager import PassFault
 from penstock.runtime.signature import signature_of
 from penstock.tools.fuzz.corrupt import Originals, fault_of
 from penstock.tools.fuzz.samples import LEVELS
+from penstock.tools.fuzz.scheduled_cases import run_case
+from penstock.tools.fuzz.scheduled_programs import Tally as ScheduleTally
+from penstock.tools.fuzz.schedules import reduced, save_schedule
 from penstock.tools.lockstep import INTERLEAVINGS, Lockstep, ProgramBroken, default_inputs
 from penstock.tools.reduce import Reducer, reduce_to_file
 from penstock.tools.run_by import BACKENDS
 
 CORRUPT = "corrupt"
 """The level of files of every kind that went wrong."""
+SCHEDULE = "schedule"
+"""The level of random schedules of random kernels."""
 
 
 @dataclass
@@ -39,6 +45,9 @@ class Tally:
     saved: list[str] = field(default_factory=list[str])
     """What became of the programs that a pass broke when they were reduced."""
 
+    schedules: ScheduleTally = field(default_factory=ScheduleTally)
+    """What became of the primitives of random schedules."""
+
     @property
     def count(self) -> int:
         return self.right + self.refused.total() + self.invalid + len(self.wrong)
@@ -47,6 +56,9 @@ class Tally:
         parts = [f"{self.count} inputs", f"{self.right} right", f"{self.refused.total()} refused"]
         if self.invalid:
             parts.append(f"{self.invalid} not valid")
+        if steps := self.schedules.applied.total():
+            parts.append(f"{steps} steps applied")
+            parts.append(f"{self.schedules.refused.total()} not legal")
         return ", ".join([*parts, f"{len(self.wrong)} wrong"])
 
 
@@ -60,6 +72,7 @@ class Fuzzer:
     work: Path
     """For files of inputs."""
     backends: Sequence[str] = ("native",)
+    """One of them, drawn, runs each program after its last pass."""
     tally: Tally = field(default_factory=Tally)
 
     def __post_init__(self) -> None:
@@ -69,6 +82,8 @@ class Fuzzer:
         """Run the input with that number, and count what became of it."""
         if self.level == CORRUPT:
             self._run_corrupted(seed)
+        elif self.level == SCHEDULE:
+            self._run_schedule(seed)
         elif (sample := LEVELS[self.level](seed, self.work)) is None:
             self.tally.invalid += 1
         else:
@@ -87,6 +102,23 @@ class Fuzzer:
             self.tally.refused[f"{case.kind} files"] += 1
         else:
             self.tally.right += 1
+
+    def _run_schedule(self, seed: int) -> None:
+        backend = Random(seed).choice(self.backends)
+        try:
+            case = run_case(seed, self.tally.schedules, backend=backend)
+        except Exception as error:  # what a primitive must not raise is a fault as well
+            fault = reduced(seed, backend=backend)
+            if fault is None:
+                self.tally.wrong.append(f"schedule {seed}: only once: {type(error).__name__}: {error}")
+                return
+            self.tally.wrong.append(f"schedule {seed}: {fault.message}")
+            self.tally.saved.append(save_schedule(fault, self.folder))
+        else:
+            if case.refusal is None:
+                self.tally.right += 1
+            else:
+                self.tally.refused[case.refusal] += 1
 
     def _run_sample(self, seed: int, program: LoadedProgram, machine: str | None) -> None:
         title = f"{self.level} {seed}" + (f" on {Path(machine).stem}" if machine else "")
@@ -109,7 +141,7 @@ class Fuzzer:
         given = program.module
         try:
             passes = passes_for(program.module, "accel" if machine else "loop", machine)
-            passes = (*passes, *(BACKENDS[name]() for name in self.backends))
+            passes = (*passes, BACKENDS[Random(title).choice(self.backends)]())
             given = program.module.clone()
             watch = Lockstep(program.ctx, default_inputs(signature_of(program.module)), INTERLEAVINGS)
             watch.run(program.module, passes)

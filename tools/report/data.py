@@ -136,6 +136,8 @@ def _figures(figures: Figures, run: ProgramRun) -> Json:
         "best_tiling": traffic.best_tiling,
         "moved": [[source, dest, size] for (source, dest), size in figures.moved.items()],
         "units": figures.units,
+        "energy": None if figures.picojoules is None else round(float(figures.picojoules)),
+        "energy_levels": [[level, round(float(each))] for level, each in figures.energy_levels.items()],
     }
 
 

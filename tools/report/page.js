@@ -72,12 +72,23 @@ const COLUMNS = [
   ["T / T*", (row) => ratio(row.cycles / row.ideal), (row) => row.cycles / row.ideal || 0, "cycles over those of the busiest unit or bus"],
   ["limit", (row) => row.limit ?? "the host", (row) => row.limit ?? "", "the busiest unit or bus"],
   ["of peak", (row) => share(row.peak), (row) => row.peak ?? -1, "useful multiply-accumulates over what the machine could do"],
+  ["redundant", (row) => share(row.redundant), (row) => row.redundant ?? -1, "multiply-accumulates done again where tiles overlap, over the same"],
+  ["padded", (row) => share(row.padded), (row) => row.padded ?? -1, "those on padding and on idle lanes, over the same"],
   ["bytes", (row) => count(row.bytes), (row) => row.bytes ?? -1, "off chip, in one run"],
   ["of bound", (row) => ratio(row.bytes / row.least), (row) => row.bytes / row.least || 0, "bytes over what no schedule goes below"],
+  ["energy, nJ", (row) => nanojoules(row.energy), (row) => row.energy ?? -1, "of one run"],
+  ["most of it", (row) => takesMost(row), (row) => takesMost(row), "what takes most of the energy"],
   ["waits most for", (row) => waitsFor(row), (row) => waitsFor(row)],
 ];
 
 const part = (row) => (row.cycles === undefined || !program.total ? null : (row.runs * row.cycles) / program.total.cycles);
+
+const nanojoules = (energy) => (energy === null || energy === undefined ? "-" : count(Math.round(energy / 1000)));
+
+function takesMost(row) {
+  const most = [...(row.energy_levels ?? [])].sort((a, b) => b[1] - a[1])[0];
+  return most && row.energy ? `${most[0]} ${share(most[1] / row.energy)}` : "-";
+}
 
 function waitsFor(row) {
   const all = Object.entries(row.units ?? {}).flatMap(([unit, causes]) =>
@@ -163,7 +174,8 @@ function drawHead() {
   $("title").textContent = program.title;
   const total = program.total, figures = total ? [
     ["cycles", count(total.cycles)], ["time", (total.cycles / program.machine.mhz / 1000).toFixed(3) + " ms"], ["T / T*", ratio(total.cycles / total.ideal)],
-    ["of peak", share(total.peak)], ["bytes off chip", count(total.bytes)], ["of bound", ratio(total.bytes / total.least)]] : [["kernels", count(program.kernels.length)]];
+    ["of peak", share(total.peak)], ["bytes off chip", count(total.bytes)], ["of bound", ratio(total.bytes / total.least)],
+    ...(total.energy === null ? [] : [["energy", nanojoules(total.energy) + " nJ"], ...total.energy_levels.map(([level, energy]) => ["of it " + level, share(energy / total.energy)])])] : [["kernels", count(program.kernels.length)]];
   for (const scope of program.scopes) figures.push([scope.name, count(scope.peak) + (scope.capacity ? ` of ${count(scope.capacity)}` : "") + " bytes"]);
   $("figures").innerHTML = figures.map(([name, value]) => `<span>${name} <b>${value}</b></span>`).join("");
   const several = page.programs.length > 1 ? page.programs : [];
@@ -176,7 +188,7 @@ function drawCompared() {
   const [a, b] = page.programs;
   const rows = [["", "A: " + a.title, "B: " + b.title, "B / A"]];
   const add = (name, first, second) => rows.push([name, count(first), count(second), first && second ? ratio(second / first) : "-"]);
-  if (a.total && b.total) for (const key of ["cycles", "ideal", "commands", "bytes", "least"]) add({ ideal: "T*", bytes: "bytes off chip", least: "their bound" }[key] ?? key, a.total[key], b.total[key]);
+  if (a.total && b.total) for (const key of ["cycles", "ideal", "commands", "bytes", "least", ...(a.total.energy && b.total.energy ? ["energy"] : [])]) add({ ideal: "T*", bytes: "bytes off chip", least: "their bound", energy: "energy, pJ" }[key] ?? key, a.total[key], b.total[key]);
   const peaks = (each) => new Map(each.scopes.map((scope) => [scope.name, scope.peak]));
   for (const name of new Set([...peaks(a).keys(), ...peaks(b).keys()])) add(`peak of ${name}`, peaks(a).get(name), peaks(b).get(name));
   const cycles = (each) => each.kernels.reduce((sums, row) => sums.set(row.name, (sums.get(row.name) ?? 0) + row.runs * row.cycles), new Map());

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 from xdsl.dialects.builtin import ModuleOp
 
 from penstock.passes.analysis.kernels import machine_kernels
@@ -16,6 +18,8 @@ Figure = int | float | None
 
 PEAK, BOUND = "peak.", "bound."
 """Before the name of a scope, or of the arena: what the kernel that fills it most takes, and its bound."""
+ENERGY = "energy."
+"""Before the name of a scope, of a bus, and before `operations` and `leakage`: the picojoules that it takes."""
 ON_MACHINE = "machine_macs"
 """How many of the multiply-accumulates the machine computes: runs that differ in it do not compute the same there."""
 CPU = "cpu_s"
@@ -63,4 +67,11 @@ def figures_of(module: ModuleOp, workloads: Workloads) -> dict[str, Figure]:
         "square_root": total.traffic.square_root,
         "best_tiling": total.traffic.best_tiling,
         "bytes_ratio": total.traffic.ratio,
+        "energy": _whole(total.picojoules),
+        "edp": _whole(total.delayed_energy),
+        **{f"{ENERGY}{level}": _whole(energy) for level, energy in total.energy_levels.items()},
     }
+
+
+def _whole(picojoules: Fraction | None) -> int | None:
+    return None if picojoules is None else round(picojoules)

@@ -7,17 +7,18 @@ needs to know a loop. Commands are named by their position in the list; numbers 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from xdsl.ir import Operation
 
 from penstock.dialects.accel import DmaOp, ExecOp
 from penstock.dialects.diagnostics import location_of
+from penstock.dialects.machine import Activity, IntrinsicOp, TargetOp
 from penstock.dialects.machine import DmaOp as EngineOp
-from penstock.dialects.machine import IntrinsicOp, TargetOp
 from penstock.dialects.machine.code import TOKENS
 from penstock.passes.analysis.commands.region import Region
 
@@ -201,6 +202,12 @@ class Command:
     """Of an exec its buffers; of a transfer the window inside the source, and where that goes: what really moves."""
     padding: tuple[tuple[int, int], ...] = ()
     """Of a transfer: the elements of padding before and after, in each dim of its box; empty if there is none."""
+    activity: Activity = field(default_factory=dict[tuple[str, str], int])
+    """
+    What takes energy. A transfer reads and writes each byte once, padding that it writes included. An exec reads and
+    writes what every application of its intrinsic touches, and does the operations of its points: lanes that stand idle
+    take nothing.
+    """
 
     @property
     def location(self) -> str | None:
@@ -218,3 +225,14 @@ class Program:
     """Ascending: before the command of this number, all earlier ones must be complete. There is one at the end, too."""
     storages: tuple[str, ...] = ()
     """The name of every off-chip storage, by its number."""
+
+    @cached_property
+    def activity(self) -> Activity:
+        """What takes energy, of all commands."""
+        times = Counter(id(command.activity) for command in self.commands)
+        found = Counter[tuple[str, str]]()
+        # Commands of one op share what they do.
+        for activity in {id(command.activity): command.activity for command in self.commands}.values():
+            for what, count in activity.items():
+                found[what] += count * times[id(activity)]
+        return found

@@ -12,6 +12,7 @@ is the number of a command, or a `Join` of tokens.
 from __future__ import annotations
 
 import gc
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,7 +28,9 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from penstock.dialects import accel, mem
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
 from penstock.dialects.functions import body_block
-from penstock.dialects.machine import DRAM, TargetOp
+from penstock.dialects.machine import DRAM, Activity, TargetOp
+from penstock.dialects.machine import DmaOp as EngineOp
+from penstock.dialects.machine.energy import READ, TRANSFER, WRITE, operations_of
 from penstock.dialects.mem import element_bytes, memref_of, scope_of, static_strides
 from penstock.dialects.verification import require_dominance
 from penstock.passes.analysis.commands.descriptor import describe, entry_elements
@@ -35,7 +38,7 @@ from penstock.passes.analysis.commands.program import Command, Kind, MachineMode
 from penstock.passes.analysis.commands.region import Region
 from penstock.passes.analysis.commands.traffic import touched_elements
 from penstock.passes.analysis.kernels import ENTRY, device_of, machine_of
-from penstock.runtime.interpreter import Evaluator, issues_of
+from penstock.runtime.interpreter import Evaluator, applications_of
 from penstock.runtime.interpreter.counters import moved_bytes
 from penstock.runtime.interpreter.ownership import Ownership
 from penstock.runtime.interpreter.source import SourceWriter
@@ -282,6 +285,7 @@ class _ClippedTransfer:
     written: _Area
     padding: tuple[tuple[int, int], ...]
     cycles: int
+    activity: Activity
 
 
 class _TransferIssuer:
@@ -338,6 +342,7 @@ class _TransferIssuer:
             counters=counters,
             operands=(piece.source.view(source), piece.dest.view(dest)),
             padding=piece.padding,
+            activity=piece.activity,
         )
         return self.recorder.issue(command, tokens)
 
@@ -359,9 +364,14 @@ class _TransferIssuer:
             written = _Area(self.spaces[1], 0, self.box, self.strides[1], self.size)
             padding = clipped if clipped != self.inside else ()
         descriptor = describe([source.view(0), dest.view(0)], padding, engine=self.engine, entry=self.entry)
-        return _ClippedTransfer(
-            source, dest, written, padding, descriptor.cycles(self.rate, self.engine.row_overhead_cycles)
-        )
+        cycles = descriptor.cycles(self.rate, self.engine.row_overhead_cycles)
+        moved = prod(shape) * self.size
+        activity = {
+            (READ, self.spaces[0]): moved,
+            (TRANSFER, _carrier_of(self.engine)): moved,
+            (WRITE, self.spaces[1]): prod(written.shape) * self.size,
+        }
+        return _ClippedTransfer(source, dest, written, padding, cycles, activity)
 
     def _clipped(self, offsets: Sequence[int]) -> tuple[tuple[int, int], ...]:
         """By dim how many elements of a window at these offsets are out of bounds, before and after."""
@@ -384,6 +394,11 @@ class _TransferIssuer:
         return tuple(clipped)
 
 
+def _carrier_of(engine: EngineOp) -> str:
+    """What carries the bytes of an engine: its bus, or itself."""
+    return engine.bus_name or engine.sym_name.data
+
+
 def _access(op: accel.ExecOp, evaluator: Evaluator, number: int, extents: Sequence[int]) -> _Area:
     """The elements of an operand that an exec accesses: a view with the dims of the domain."""
     value, access = op.buffers[number], evaluator.accesses[number]
@@ -402,10 +417,14 @@ def _execution(op: accel.ExecOp, target: TargetOp, recorder: Recorder) -> Callab
     evaluator = Evaluator(op, body.block, [attr.data for attr in op.maps], len(intrinsic.generic.outputs))
     extents = op.extents.get_values()
     accessed = [_access(op, evaluator, number, extents) for number in range(len(op.buffers))]
-    iterations = issues_of(op, intrinsic)
+    applications = applications_of(op, intrinsic)
+    iterations = applications.count
     macs = prod(extents) if evaluator.is_contraction else 0
     reading = [number for number, read in enumerate(evaluator.reads) if read]
     last = len(accessed) - 1
+    activity = Counter(
+        {what: prod(extents) * count for what, count in operations_of(intrinsic.generic.body.block).items()}
+    )
     if intrinsic.dma_name is not None:
         engine = target.dmas()[intrinsic.dma_name]
         unit, kind = engine.unit_name, Kind.TRANSFER
@@ -420,6 +439,8 @@ def _execution(op: accel.ExecOp, target: TargetOp, recorder: Recorder) -> Callab
         ]
         moved = tuple((start, end, size) for (start, end), size in moved_bytes(scopes, touched).items())
         views = accessed
+        touches = touched
+        activity[TRANSFER, _carrier_of(engine)] = sum(size for _, _, size in moved)
     else:
         assert intrinsic.unit_name is not None
         unit, kind, moved = intrinsic.unit_name, Kind.EXEC, ()
@@ -428,6 +449,10 @@ def _execution(op: accel.ExecOp, target: TargetOp, recorder: Recorder) -> Callab
             _Area(area.space, 0, memref_of(value).get_shape(), strides_of(value, op), area.size)
             for area, value in zip(accessed, op.buffers, strict=True)
         ]
+        touches = [count * area.size for count, area in zip(applications.elements, accessed, strict=True)]
+    for number in reading:
+        activity[READ, accessed[number].space] += touches[number]
+    activity[WRITE, accessed[last].space] += touches[last]
     engine_name, name = intrinsic.dma_name, op.intrinsic_name
 
     def issue(addresses: Sequence[int], tokens: Sequence[Token], counters: tuple[int, ...]) -> int:
@@ -448,6 +473,7 @@ def _execution(op: accel.ExecOp, target: TargetOp, recorder: Recorder) -> Callab
             op=op,
             counters=counters,
             operands=tuple([area.view(address) for area, address in zip(views, addresses, strict=True)]),
+            activity=activity,
         )
         return recorder.issue(command, tokens)
 

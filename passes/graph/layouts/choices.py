@@ -89,12 +89,12 @@ def product_form(op: graph.GemmOp | graph.MatmulOp, preference: Preference) -> O
             return None
         names = "OI" if op.trans_b else "IO"
     assert preference.filters is not None
-    block = parse_layout(preference.images).block("C")
-    order = Order(plain(rank).perm, ((rank - 1, block),), units=4 - rank)
+    blocks = parse_layout(preference.images).blocks("C")
+    order = Order(plain(rank).perm, tuple((rank - 1, block) for block in blocks), units=4 - rank)
     filters = order_of(parse_layout(preference.filters.replace("HW", "")), names)
     needs = [Need(order), Need(filters, letters=names)]
     if len(op.operands) > 2:
-        needs.append(Need(Order((0,), ((0, block),)), letters="O"))
+        needs.append(Need(Order((0,), tuple((0, block) for block in blocks)), letters="O"))
     properties = {"layout": StringAttr(preference.images), "filters": StringAttr(preference.filters)}
     return OpForm(tuple(needs), order, properties, is_product=True)
 

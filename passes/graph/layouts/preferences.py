@@ -143,10 +143,13 @@ class Preferences:
         if tensor_of(op.b).get_num_dims() < 2:
             return None
         found = self._of_contraction(op)
-        layouts = [self._packed(op, *_features(op))] if found is None else found.preferences()
-        if not layouts or layouts[0] is None or layouts[0].filters is None or layouts[0].images == NHWC:
+        if found is None:
+            packed = self._packed(op, *_features(op))
+        else:
+            packed = next((each for each in found.preferences() if each.images != NHWC), None)
+        if packed is None or packed.filters is None:
             return None
-        return layouts[0], CONTRACTION * moved_bytes(op)
+        return packed, CONTRACTION * moved_bytes(op)
 
     def orientations_of(self, op: graph.GemmOp | graph.MatmulOp) -> list[tuple[bool, bool]]:
         """

@@ -21,10 +21,12 @@ from penstock.dialects import graph
 from penstock.dialects.graph import GraphOp, tensor_of
 from penstock.dialects.graph.base import SelectsElements, integer_bounds, is_unsigned
 from penstock.dialects.weights import Array, WeightStore
+from penstock.passes.analysis.vector_products import VectorProduct, products_at_once
 from penstock.passes.graph.contractions import (
     ContractionOp,
     channels_of,
     contraction_length,
+    input_axis,
     on_integers,
     weight_axis,
 )
@@ -100,9 +102,12 @@ def centred_factor(value: SSAValue, store: WeightStore) -> Stored | None:
 class IntegerProducts(NodeBuilder):
     """Rewrites contractions of a block; what is added is inserted before the op `before`."""
 
-    def __init__(self, store: WeightStore, before: Operation, *, unsigned: bool = False):
+    def __init__(self, store: WeightStore, before: Operation, products: Sequence[VectorProduct] = ()):
+        """`products` are those of intrinsics of the host; without one, first factors have a sign."""
         super().__init__(before.location, store, insert=self._insert_before)
         self.before = before
+        self._products = products
+        unsigned = any(is_unsigned(each.elements[0]) for each in products)
         self._element = IntegerType(8, Signedness.UNSIGNED) if unsigned else i8
         """What the first factors of products are stored as."""
         self._stored: dict[tuple[SSAValue, Attribute], SSAValue] = {}
@@ -110,9 +115,10 @@ class IntegerProducts(NodeBuilder):
     def _insert_before(self, op: Operation) -> None:
         Rewriter.insert_op(op, InsertPoint.before(self.before))
 
-    def takes(self, x: Stored, w: Stored) -> bool:
-        """Whether factors are stored as those of its products are."""
-        return [tensor_of(each.value).element_type for each in (x, w)] == [self._element, i8]
+    def takes(self, op: ContractionOp, x: Stored, w: Stored) -> bool:
+        """Whether the factors of a contraction are stored as those of its products are."""
+        elements = [tensor_of(each.value).element_type for each in (x, w)]
+        return elements == [self._element, i8] and not self._missing(op, tensor_of(w.value).get_shape())
 
     def stored(self, value: SSAValue, element: Attribute = i8) -> SSAValue:
         """8-bit integers as those of a type: 128 less where that has a sign and they have none, or 128 more."""
@@ -196,19 +202,21 @@ class IntegerProducts(NodeBuilder):
             below = SIGN if is_unsigned(tensor_of(w.value).element_type) else 0
             stored, rest = whole - below, w.zero - below
         first, zero = self.stored(x.value, self._element), self._zero_of(x, self._element)
-        pads = None
-        if isinstance(op, graph.ConvOp) and zero and any(op.pads.get_values()):
-            first, pads = self._padded(op, first, zero), [0] * len(op.pads.get_values())
+        pads, missing = None, self._missing(op, array.shape)
+        if missing or (isinstance(op, graph.ConvOp) and zero and any(op.pads.get_values())):
+            first = self._padded(op, first, zero, missing)
+            pads = [0] * len(op.pads.get_values()) if isinstance(op, graph.ConvOp) else None
         second = w.value
         if (
             array.dtype != np.int8
+            or missing
             or not np.array_equal(stored, whole)
             or not isinstance(w.value.owner, graph.ConstantOp)
         ):
-            second = self.constant(stored.astype(np.int8), "weights")
+            second = self.constant(_with_zeros(op, stored.astype(np.int8), missing), "weights")
         total = self.add(on_integers(op, first, second, pads), "sums")
         if rest is not None:
-            total = self._without_zero_points(op, total, first, rest, array.shape, pads)
+            total = self._without_zero_points(op, total, first, rest, array.shape, pads, missing)
         if zero:
             if isinstance(op, graph.MatmulOp) and centred.ndim > 2:
                 total = self._plus(total, _wrapped(-zero * centred.sum(axis=-2, keepdims=True)))
@@ -233,13 +241,15 @@ class IntegerProducts(NodeBuilder):
         zeros: Array,
         shape: tuple[int, ...],
         pads: Sequence[int] | None,
+        missing: int,
     ) -> SSAValue:
         """Sums minus zw sum x: the sums of x are one more channel, with weights of 1."""
         axis = weight_axis(op)
         # Groups of channels have sums of their own; each channel computes that of its group.
         grouped = isinstance(op, graph.ConvOp) and op.group.value.data != 1
         ones = [1 if dim == axis and not grouped else size for dim, size in enumerate(shape)]
-        lines = self.add(on_integers(op, x, self.constant(np.ones(ones, np.int8), "ones"), pads), "lines")
+        second = self.constant(_with_zeros(op, np.ones(ones, np.int8), missing), "ones")
+        lines = self.add(on_integers(op, x, second, pads), "lines")
         factor = _wrapped(zeros) if not zeros.ndim else self._of_channels(op, zeros)
         scaled = self.add(graph.MulOp(lines, self.constant(factor, "zero")), "scaled")
         return self.add(graph.SubOp(total, scaled), "centred")
@@ -257,14 +267,27 @@ class IntegerProducts(NodeBuilder):
             return total
         return self.add(graph.AddOp(total, self.constant(addend, "bias")), "biased")
 
-    def _padded(self, op: graph.ConvOp, x: SSAValue, zero: int) -> SSAValue:
-        """The image with the zero point around it."""
+    def _missing(self, op: ContractionOp, shape: Sequence[int]) -> int:
+        """How many input channels weights of a shape lack for what an intrinsic of the host adds at once."""
+        outputs = weight_axis(op)
+        if outputs is None or (isinstance(op, graph.ConvOp) and op.group.value.data != 1):
+            return 0
+        if isinstance(op, graph.MatmulOp) and len(shape) != 2:
+            return 0
+        return -shape[input_axis(op)] % products_at_once(self._products, shape[outputs])
+
+    def _padded(self, op: ContractionOp, x: SSAValue, zero: int, missing: int) -> SSAValue:
+        """The first factor with the zero point around an image, and in as many more channels at their end."""
         rank = tensor_of(x).get_num_dims()
-        pads, first = op.pads.get_values(), 2 if op.layout.data == graph.NCHW else 1
-        spatial = rank - 2
-        around = [0] * (2 * rank)
-        for dim in range(spatial):
-            around[first + dim], around[rank + first + dim] = pads[dim], pads[spatial + dim]
+        channels, around = rank - 1, [0] * (2 * rank)
+        if isinstance(op, graph.ConvOp):
+            channels = channels_of(op)
+            pads, first, spatial = op.pads.get_values(), 2 if op.layout.data == graph.NCHW else 1, rank - 2
+            for dim in range(spatial):
+                around[first + dim], around[rank + first + dim] = pads[dim], pads[spatial + dim]
+        elif isinstance(op, graph.GemmOp) and op.trans_a:
+            channels = 0
+        around[rank + channels] = missing
         return self.add(graph.PadOp(x, pads=around, value=float(zero)), "padded")
 
     def _computed_product(self, op: ContractionOp, x: Stored, w: Stored, bias: Array | None) -> SSAValue | None:
@@ -290,6 +313,11 @@ class IntegerProducts(NodeBuilder):
 
 def _along(vector: Array, axis: int, rank: int) -> Array:
     return vector.reshape([-1 if dim == axis else 1 for dim in range(rank)]) if vector.ndim else vector
+
+
+def _with_zeros(op: ContractionOp, weights: Array, missing: int) -> Array:
+    """Weights with as many more input channels at their end, of zeros."""
+    return np.pad(weights, [(0, missing if dim == input_axis(op) else 0) for dim in range(weights.ndim)])
 
 
 def _fits_byte(array: Array) -> bool:

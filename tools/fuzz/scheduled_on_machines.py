@@ -10,24 +10,13 @@ from functools import cache
 from pathlib import Path
 from random import Random
 
-from tests.support import schedule_moves
-from tests.support.schedule_moves import Move, apply_moves
-from tests.support.scheduled_programs import (
-    Case,
-    Program,
-    WrongError,
-    kind_of,
-    parsed,
-    program_of,
-    require_equal,
-)
-from tests.support.toy_machine import toy_machine
 from xdsl.dialects.func import FuncOp
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from penstock.dialects.context import PenstockContext, make_context
 from penstock.dialects.diagnostics import UserError
+from penstock.dialects.files import write_whole
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.upstream.transform import GeneralizeOp
 from penstock.lowering.from_machine_toml import load_machine, read_machine
@@ -43,7 +32,19 @@ from penstock.runtime.pass_manager import run_passes
 from penstock.runtime.proofs import prove
 from penstock.runtime.schedules import read_schedules, schedules_text
 from penstock.runtime.simulator.run import run_program
+from penstock.tools.fuzz import schedule_moves
+from penstock.tools.fuzz.schedule_moves import Move, apply_moves
+from penstock.tools.fuzz.scheduled_programs import (
+    Case,
+    Program,
+    WrongError,
+    kind_of,
+    parsed,
+    program_of,
+    require_equal,
+)
 from penstock.tools.fuzz.tensor_programs import tensor_program
+from penstock.tools.fuzz.toy_machine import toy_machine
 
 PROOFS = ("mem-verify", "accel-check-hazards")
 """Passes that refuse what no schedule may have made."""
@@ -217,7 +218,7 @@ def machine_case(case: Case) -> None:
     except UserError as error:
         # What is legal may still be too large for a scope, or be no intrinsic.
         refusal = error
-        case.tally.cases[f"ends at {reached}: {kind_of(error.message)}"] += 1
+        case.refusal = f"ends at {reached}: {kind_of(error.message)}"
     else:
         _finish_commands(case)
     _require_same_program(case, descent.ctx, refusal)
@@ -239,8 +240,7 @@ def _finish_commands(case: Case) -> None:
         if run_program(case.module, verify=False).cycles <= 0:
             raise WrongError("the program takes no cycles")
         case.tally.cases["commands simulated"] += 1
-    if case.in_c:
-        case.compare_in_c()
+    case.compare_compiled()
 
 
 def _require_same_program(case: Case, ctx: PenstockContext, refusal: UserError | None) -> None:
@@ -249,7 +249,7 @@ def _require_same_program(case: Case, ctx: PenstockContext, refusal: UserError |
     again = make_context()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "schedules.mlir")
-        file.write_text(text, encoding="utf-8")
+        write_whole(file, text)
         again.schedules.given = read_schedules(file)
     module = case.program.module.clone()
     try:

@@ -14,23 +14,9 @@ within `TOLERANCE` of the largest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
 
-from tests.support import schedule_moves
-from tests.support.schedule_moves import apply_moves
-from tests.support.scheduled_on_machines import machine_case, shipped_program, toy_program
-from tests.support.scheduled_programs import (
-    Case,
-    Program,
-    Tally,
-    WrongError,
-    function_of,
-    kind_of,
-    parsed,
-    program_of,
-    require_equal,
-)
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.transform import NamedSequenceOp
 
@@ -41,7 +27,21 @@ from penstock.passes.schedule.schedule import Schedule
 from penstock.passes.schedule.sections import LOOPS, START
 from penstock.runtime.pass_manager import read_pipeline, run_passes
 from penstock.runtime.schedules import schedules_text
+from penstock.tools.fuzz import schedule_moves
 from penstock.tools.fuzz.loop_programs import loop_program
+from penstock.tools.fuzz.schedule_moves import apply_moves
+from penstock.tools.fuzz.scheduled_on_machines import machine_case, shipped_program, toy_program
+from penstock.tools.fuzz.scheduled_programs import (
+    Case,
+    Program,
+    Tally,
+    WrongError,
+    function_of,
+    kind_of,
+    parsed,
+    program_of,
+    require_equal,
+)
 from penstock.tools.fuzz.tensor_programs import tensor_program
 
 
@@ -87,11 +87,10 @@ def _finish(case: Case) -> None:
     try:
         run_passes(make_context(), case.module, read_pipeline("forall-to-for,mem-plan"))
     except UserError as error:
-        case.tally.cases[f"not planned: {kind_of(error.message)}"] += 1
+        case.refusal = f"not planned: {kind_of(error.message)}"
         return
     case.compare("planned")
-    if case.in_c:
-        case.compare_in_c()
+    case.compare_compiled()
 
 
 def _require_round_trip(case: Case, sequence: NamedSequenceOp, name: str, sections: Sequence[str]) -> None:
@@ -136,8 +135,24 @@ def _program(number: int) -> tuple[str, Program, Callable[[Case], None]]:
     raise AssertionError
 
 
-def run_case(seed: int, tally: Tally, *, in_c: bool = False) -> None:
-    """Raise WrongError where a random schedule is not what it should be."""
+def case_of(
+    seed: int,
+    tally: Tally,
+    *,
+    backend: str | None = None,
+    is_watched: bool = False,
+    left_out: Collection[int] = (),
+) -> tuple[Case, Callable[[Case], None]]:
+    """A random schedule before it is run, and what runs it."""
     name, program, run = _program(seed // SCHEDULES)
     tally.cases[name] += 1
-    run(Case(seed, program, tally, in_c))
+    return Case(seed, program, tally, backend, is_watched, left_out), run
+
+
+def run_case(seed: int, tally: Tally, *, backend: str | None = None) -> Case:
+    """Raise WrongError where a random schedule is not what it should be."""
+    case, run = case_of(seed, tally, backend=backend)
+    run(case)
+    if case.refusal is not None:
+        tally.cases[case.refusal] += 1
+    return case

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, TypeVar
@@ -31,9 +31,9 @@ from penstock.lowering.from_text import SourceText, parse_text
 from penstock.lowering.to_text import module_text
 from penstock.passes.schedule.schedule import Schedule
 from penstock.runtime.interpreter import run_module
-from penstock.runtime.native import load_native
 from penstock.runtime.pass_manager import verify
 from penstock.tools.fuzz.tensor_programs import inputs_of
+from penstock.tools.run_by import BACKENDS
 
 Array = NDArray[Any]
 Op = TypeVar("Op", bound=Operation)
@@ -47,6 +47,10 @@ HANDLES = ("transform.structured.match", "transform.split_handle", "transform.ca
 
 class WrongError(AssertionError):
     """A schedule that is not what it should be."""
+
+
+class LeftOutError(UserError):
+    """A primitive is not tried, since the case does without it."""
 
 
 @dataclass
@@ -70,11 +74,9 @@ def kind_of(message: str) -> str:
 class Proposed(Schedule):
     """A schedule that counts what is applied and refused, and demands that what is refused changes nothing."""
 
-    def __init__(
-        self, kernel: FuncOp, target: TargetOp | None, sequence: NamedSequenceOp | None, tally: Tally, seed: int
-    ):
+    def __init__(self, kernel: FuncOp, target: TargetOp | None, sequence: NamedSequenceOp | None, case: Case):
         super().__init__(kernel, target, sequence)
-        self._tally, self._seed = tally, seed
+        self._case, self._tally = case, case.tally
         self._known: FuncOp | None = None
 
     def append(self, op: Op) -> Op:
@@ -82,18 +84,23 @@ class Proposed(Schedule):
         if op.name in HANDLES:
             return super().append(op)
         name, kernel = op.name, self.state.kernel
+        number = self._case.begin_step()
+        if number is None:
+            op.erase()
+            raise LeftOutError(f"{name} is left out")
         before = self._known = self._known or kernel.clone()
         try:
             found = super().append(op)
         except UserError as error:
             kind = name, kind_of(error.message)
             self._tally.refused[kind] += 1
-            self._tally.examples.setdefault(kind, self._seed)
+            self._tally.examples.setdefault(kind, self._case.seed)
             if not kernel.is_structurally_equivalent(before):
                 raise WrongError(f"{name} is refused, and changed the kernel: {error.message}") from error
             raise
         self._tally.applied[name] += 1
         self._known = None
+        self._case.end_step(number, name)
         return found
 
 
@@ -121,13 +128,36 @@ class Case:
     seed: int
     program: Program
     tally: Tally
-    in_c: bool
+    backend: str | None = None
+    """What runs the program at the end, too: `native`, which is C, or `llvm`."""
+    is_watched: bool = False
+    """Whether the program is compared after each step, so that the first wrong one is known."""
+    left_out: Collection[int] = ()
+    """The numbers of the steps that are not tried."""
     random: Random = field(init=False)
     module: ModuleOp = field(init=False)
+    steps: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
+    """The numbers and ops of the primitives that are applied."""
+    schedules: dict[str, NamedSequenceOp] = field(default_factory=dict[str, NamedSequenceOp])
+    """What is applied to each kernel."""
+    refusal: str | None = None
+    """Why the compiler goes no further, if it refuses what has become of the program."""
+    _tried: int = 0
 
     def __post_init__(self) -> None:
         self.random = Random(self.seed)
         self.module = self.program.module.clone()
+
+    def begin_step(self) -> int | None:
+        """The number of a primitive that is tried now; None for one that is left out."""
+        self._tried += 1
+        return None if self._tried in self.left_out else self._tried
+
+    def end_step(self, number: int, name: str) -> None:
+        """A primitive has been applied."""
+        self.steps.append((number, name))
+        if self.is_watched:
+            self.compare(f"step {number}, {name}")
 
     def compare(self, where: str) -> None:
         """Raise WrongError where the module does not verify any more, faults as it runs, or computes something else."""
@@ -146,10 +176,13 @@ class Case:
             results = run_module(self.module, self.program.inputs, WeightStore(), ordered=True, interleaving=order)
             self._require_same(results, f"{where}, in the order {order}")
 
-    def compare_in_c(self) -> None:
-        """Raise WrongError where C computes something else."""
-        self._require_same(load_native(self.module).run(self.program.inputs), "in C")
-        self.tally.cases["also in C"] += 1
+    def compare_compiled(self) -> None:
+        """Raise WrongError where the backend computes something else."""
+        if self.backend is not None:
+            self._require_same(
+                BACKENDS[self.backend]().load(self.module).run(self.program.inputs), f"by {self.backend}"
+            )
+            self.tally.cases[f"also by {self.backend}"] += 1
 
     def _require_same(self, results: Sequence[Array], where: str) -> None:
         for found, expected in zip(results, self.program.expected, strict=True):
@@ -164,7 +197,9 @@ class Case:
             self.tally.cases["floats within the tolerance"] += 1
 
     def proposed(self, kernel: FuncOp, target: TargetOp | None, sequence: NamedSequenceOp | None) -> Proposed:
-        return Proposed(kernel, target, sequence, self.tally, self.seed)
+        found = Proposed(kernel, target, sequence, self)
+        self.schedules[kernel.sym_name.data] = found.sequence
+        return found
 
 
 def parsed(text: str) -> ModuleOp:

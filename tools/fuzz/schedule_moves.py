@@ -469,7 +469,9 @@ def apply_moves(schedule: Schedule, moves: Sequence[Move], count: int, random: R
     """Propose so many primitives; those that are refused are left out."""
     for _ in range(count):
         try:
-            random.choice(moves)(schedule, random)
+            # Each move draws from numbers of its own: without one move the others stay much the same.
+            move, own = random.choice(moves), Random(random.getrandbits(64))
+            move(schedule, own)
         except (UserError, NoCandidateError):
             pass
         if sum(1 for _ in schedule.state.kernel.walk()) > MAX_OPS:
