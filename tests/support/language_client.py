@@ -11,7 +11,7 @@ from typing import Any, cast
 from lsprotocol import types
 from pygls.lsp.client import LanguageClient
 
-SECONDS = 60
+SECONDS = 300
 """How long an answer is waited for."""
 
 
