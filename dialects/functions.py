@@ -23,6 +23,16 @@ def attribute_text(function: FuncOp, index: int, key: str, *, results: bool = Fa
     return found.data if isinstance(found, StringAttr) else None
 
 
+def input_name(function: FuncOp, index: int) -> str:
+    """What an input is called: by `graph.name`, else as the text names the argument, else by its number."""
+    if (name := attribute_text(function, index, NAME)) is not None:
+        return name
+    block = function.body.first_block
+    names = [] if block is None else [attribute_text(function, a.index, NAME) or a.name_hint for a in block.args]
+    name = names[index] if names else None
+    return name if name is not None and names.count(name) == 1 else f"input_{index}"
+
+
 def body_block(function: FuncOp, what: str) -> Block:
     """
     The only block of `function`, which cannot be `what` ("interpreted", "lowered to tensors") without one.

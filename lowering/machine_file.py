@@ -33,6 +33,7 @@ from xdsl.ir import Attribute, Block, Region
 from xdsl.irdl import OptionalDef
 
 from penstock.dialects.diagnostics import UserError, did_you_mean
+from penstock.dialects.locations import inherit_locations
 from penstock.dialects.machine import (
     DRAM,
     IMMEDIATE,
@@ -654,6 +655,7 @@ class MachineFile:
         if not self.log.has_fault_in(()):
             for part, fault in reach_faults(target):
                 self.log.at_value((*paths[part], fault.key, *fault.inside), fault.message, fault.notes)
+        inherit_locations(target)
         return target
 
     def _is_stand_in(self, path: Path) -> bool:

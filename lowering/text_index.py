@@ -222,7 +222,7 @@ class _RecoveringParser(SourceParser):
         """Where the last operation ends that was read, or given up."""
         self._text = source.text
         self._lexer = _RecoveringLexer(Input(source.text, source.name))
-        super().__init__(ctx, source, self._lexer)
+        super().__init__(ctx, source, lexer=self._lexer)
 
     def read(self) -> ModuleOp:
         """What the text holds, as far as it can be read."""

@@ -22,6 +22,7 @@ from xdsl.utils.exceptions import ArgSpecParseError, DiagnosticException, Verify
 
 from penstock.dialects.context import PenstockContext
 from penstock.dialects.diagnostics import UserError, did_you_mean, nearest_or_all
+from penstock.dialects.locations import inherit_locations
 from penstock.dialects.plugins import factories
 from penstock.dialects.verification import find_invalid
 from penstock.dialects.verifier import Verifier
@@ -178,7 +179,9 @@ def read_spec(item: PipelineItem) -> ArgSpec:
         lines = str(error).rstrip("\n").split("\n")
         line, column = (int(number) for number in lines[1].split(":")[-2:])
         at = sum(len(each) + 1 for each in item.text.split("\n")[: line - 1]) + column - 1
-        raise UserError(lines[-1].strip(), loc=item.part("", at).place) from None
+        notes = ['a value with other characters stands in quotes: option="out/graph.dot"']
+        reason = lines[-1].strip()
+        raise UserError(reason, loc=item.part("", at).place, notes=notes if reason == "Unknown token" else ()) from None
     return spec
 
 
@@ -298,6 +301,7 @@ class _Run:
                     self._nested(target, module_pass, until)
                 else:
                     _apply(self.ctx, target, module_pass, until(module_pass), self.remark_levels)
+                    inherit_locations(target)
             self._verify(op, module_pass, until(module_pass), verifier)
         except Exception:
             for instrument in self.instruments:

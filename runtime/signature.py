@@ -17,7 +17,7 @@ from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.element_types import numpy_dtype
-from penstock.dialects.functions import NAME, OUTPUT, WEIGHT, attribute_text
+from penstock.dialects.functions import NAME, OUTPUT, WEIGHT, attribute_text, input_name
 from penstock.dialects.graph.dims import dims_of
 from penstock.runtime.tensor_specs import UNBOUND, Signature, TensorSpec
 
@@ -48,7 +48,7 @@ def signature_of(module: ModuleOp) -> Signature:
         elif (output := attribute_text(function, index, OUTPUT)) is not None:
             outputs.append(_spec(output, type))
         else:
-            inputs.append(_spec(attribute_text(function, index, NAME) or f"input_{index}", type, dims[index]))
+            inputs.append(_spec(input_name(function, index), type, dims[index]))
     for index, type in enumerate(function.function_type.outputs):
         name = attribute_text(function, index, NAME, results=True)
         outputs.append(_spec(name or f"output_{index}", type, result_dims[index]))

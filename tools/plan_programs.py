@@ -181,6 +181,10 @@ def _chosen(args: argparse.Namespace, path: Path, found: Sequence[_Memory]) -> l
             near = did_you_mean(wanted, names)
             known = f"there are {', '.join(names)}" if names else "the program has no buffers to plan"
             message = f'no {option} "{wanted}" has buffers to plan'
+            if option == "scope" and args.function is not None:
+                message += f" in @{args.function.removeprefix('@')}"
+                if any(each.scope == wanted for each in found):
+                    known = f'"{wanted}" is planned without --function, for others or for the program as a whole'
             raise UserError(message, loc=str(path), notes=[near or known])
     return chosen
 

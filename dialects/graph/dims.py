@@ -19,7 +19,7 @@ from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UserError
-from penstock.dialects.functions import NAME, attribute_text
+from penstock.dialects.functions import input_name
 from penstock.dialects.graph.sizes import Dim, named_size
 
 DIMS = "graph.dims"
@@ -99,7 +99,7 @@ def dims_of(function: FuncOp, *, results: bool = False) -> list[list[str]]:
         shape = type.get_shape() if isa(type, TensorType) else ()
         names = read_names(given.get(DIMS), shape)
         if not results:
-            words = attribute_text(function, index, NAME) or f"input_{index}"
+            words = input_name(function, index)
             unnamed = [size == DYNAMIC_INDEX and not name for size, name in zip(shape, names, strict=True)]
             names = [f"{words}.{dim}" if unnamed[dim] else name for dim, name in enumerate(names)]
         found.append(names)

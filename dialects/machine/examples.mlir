@@ -29,6 +29,7 @@ machine.target @tiny named "tiny-1" frequency 200 sources {sheet = "data sheet"}
   }
   machine.queue from @load to @compute capacity 255 on_full "error" initial 0 push "push_compute();" pop "pop_load();" origin {all = "sheet"}
   machine.queue from @compute to @load capacity 2 on_full "block"
+  machine.energy read {dram = array<i64: 1, 4>, inp = array<i64: 1, 4>, acc = array<i64: 1, 4>, reg = array<i64: 1, 4>} write {dram = array<i64: 1, 4>, inp = array<i64: 1, 4>, acc = array<i64: 1, 4>, reg = array<i64: 1, 4>} transfer {ext = array<i64: 1, 4>, spill = array<i64: 1, 4>} add {i32 = array<i64: 1, 4>, f32 = array<i64: 1, 4>} multiply {i32 = array<i64: 1, 4>, f32 = array<i64: 1, 4>} special {i32 = array<i64: 1, 4>, f32 = array<i64: 1, 4>} leakage [25, 1] origin {all = "assumed"}
   machine.state @stride emit "set_stride({copy}, {stride});" copies 2 origin {all = "sheet"}
   machine.code order "barrier" barrier "wait_for_all();" begin "reset();" headers ["tiny.h"] origin {all = "sheet"}
 }

@@ -42,15 +42,19 @@ def file_examples(op: type[Operation]) -> list[str]:
 
 
 def _statements(name: str, text: str) -> Iterator[str]:
-    lines = text.splitlines()
-    start = re.compile(rf"( *)(?:%[^=]* = )?{re.escape(name)}(?![\w.])")
+    lines = [*text.splitlines(), ""]
+    start = re.compile(rf"( *)(?:%[^=]* = )?\"?{re.escape(name)}(?![\w.])")
     found = [(number, len(match[1])) for number, line in enumerate(lines) if (match := start.match(line))]
     least = min((indent for _, indent in found), default=0)
     # What is deeper than others is part of the example of another op.
     for number in (number for number, indent in found if indent == least):
-        end = number + 1
-        # A region is open until a brace closes it where the statement begins; labels of blocks are there too.
-        while lines[number].endswith("{") and not lines[end - 1].startswith(" " * least + "}"):
+        margin, end = " " * least, number + 1
+        # The region of a reduction begins in a line of its own, with its arguments.
+        end += lines[end].startswith(margin + "(")
+        is_open = lines[end - 1].endswith("{")
+        # Labels of blocks are where the statement begins, and so is the brace that closes a region; another may follow.
+        while is_open:
+            is_open = not lines[end].startswith(margin + "}") or lines[end].endswith("{")
             end += 1
         yield "\n".join(line[least:] for line in lines[number:end])
 

@@ -14,6 +14,7 @@ from xdsl.ir import Attribute, Dialect, Operation, ParametrizedAttribute, TypeAt
 from xdsl.irdl import IRDLOperation
 from xdsl.traits import OpTrait
 
+from penstock.dialects.upstream import AMENDED
 from penstock.tools.markdown import anchor, block, code, in_one_line, reflowed, summary, table
 from penstock.tools.op_documentation import SEGMENTS, op_strings, op_table, type_text
 
@@ -22,10 +23,25 @@ def dialect_parts(dialect: Dialect, module: Module) -> Iterator[list[str]]:
     """The parts of a page on a dialect, which `module` defines: its types and attributes, and its ops by name."""
     yield [f"# The dialect {code(dialect.name)}"]
     yield reflowed(module.docstring)
-    ops = sorted(_declared(dialect), key=lambda op: op.name)
+    yield from _definitions(dialect.operations, dialect.attributes)
+
+
+def upstream_parts() -> Iterator[list[str]]:
+    """The parts of a page on what MLIR's dialects have here and not in xDSL."""
+    module = module_called(f"{PACKAGE}.dialects.upstream")
+    assert module is not None
+    yield ["# Ops of MLIR's dialects"]
+    yield reflowed(module.docstring)
+    dialects = [factory() for _, factory in sorted(AMENDED.items())]
+    ops = [op for each in dialects for op in each.operations if _source(op) is not None]
+    yield from _definitions(ops, [each for one in dialects for each in one.attributes if _source(each) is not None])
+
+
+def _definitions(operations: Iterable[type[Operation]], attributes: Iterable[type[Attribute]]) -> Iterator[list[str]]:
+    ops = sorted((op for op in operations if issubclass(op, IRDLOperation)), key=lambda op: op.name)
     rows = [(f"[{code(op.name)}](#{anchor(op.name)})", summary(_docstring(op))) for op in ops]
     yield table(("op", "what it is"), rows)
-    for attribute in sorted(dialect.attributes, key=lambda each: each.name):
+    for attribute in sorted(attributes, key=lambda each: each.name):
         yield from _attribute_section(attribute)
     bases = sorted({base for op in ops for base in _bases(op)}, key=lambda base: base.__name__)
     shared = {base: _shared_refusals([op for op in ops if issubclass(op, base)]) for base in bases}
@@ -43,10 +59,6 @@ def dialect_parts(dialect: Dialect, module: Module) -> Iterator[list[str]]:
     yield ["What ops say of themselves to all passes:"]
     traits = {type(trait) for op in ops for trait in op.get_irdl_definition().traits.traits}
     yield table(("trait", "what it means"), [(code(each.__name__), _trait_meaning(each)) for each in _by_name(traits)])
-
-
-def _declared(dialect: Dialect) -> list[type[IRDLOperation]]:
-    return [op for op in dialect.operations if issubclass(op, IRDLOperation)]
 
 
 def _by_name(traits: Iterable[type[OpTrait]]) -> list[type[OpTrait]]:
@@ -178,6 +190,8 @@ _TRAIT_MEANINGS = {
     "ReturnLike": "Its operands are what the op around it gives.",
     "SingleBlockImplicitTerminator": "Its region is one block, whose end may be left out of the text.",
     "SymbolOpInterface": "It has a name in the symbol table around it, `@name`.",
+    "RecursiveMemoryEffect": "It has the effects of the ops in it.",
+    "RecursivelySpeculatable": "It may be executed where it was not, if the ops in it may be.",
     "SymbolTable": "The names of what is in it are its own, each there once.",
 }
 """What traits of xDSL mean."""

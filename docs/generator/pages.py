@@ -9,7 +9,7 @@ from pkgutil import resolve_name
 
 from docs.generator.api import module_section
 from docs.generator.doors import classes_in, door_section, doors, entry_points_table
-from docs.generator.ir import dialect_parts
+from docs.generator.ir import dialect_parts, upstream_parts
 from docs.generator.machine import machine_parts
 from docs.generator.passes import pass_level, pass_row, pass_section
 from docs.generator.source import Module, Name, module_called, modules_matching
@@ -221,6 +221,8 @@ def pages() -> dict[str, str]:
         assert module is not None
         text = page([NOTE], *dialect_parts(resolve_name(place), module))
         add(f"dialects/{name}.md", f"The dialect {code(name)}", summary(module.docstring), text)
+    about = "Ops of MLIR's own dialects that are defined here, as xDSL has them not, or not as MLIR."
+    add("dialects/mlir.md", "Ops of MLIR's dialects", about, page([NOTE], *upstream_parts()))
     for level, title, names in _passes_by_level():
         text = page([NOTE], [f"# {title}"], *(part for name in names for part in pass_section(name, PASSES[name])))
         found[_pass_page(level)] = text

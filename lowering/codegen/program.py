@@ -11,7 +11,7 @@ from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UserError, did_you_mean, location_of
 from penstock.dialects.element_bits import DType
-from penstock.dialects.functions import NAME, OUTPUT, WEIGHT, attribute_text, body_block
+from penstock.dialects.functions import OUTPUT, WEIGHT, attribute_text, body_block, input_name
 from penstock.dialects.machine import REGISTERS, TargetOp, find_target
 from penstock.dialects.mem import RingOp, ScopedAllocation, memref_of
 from penstock.dialects.upstream.scf import ForallOp
@@ -157,7 +157,7 @@ def _roles(entry: func.FuncOp) -> Roles:
     found: dict[str, list[CParameter]] = {"inputs": [], "weights": [], "outputs": []}
     lists: list[tuple[str, int]] = []
     for arg in entry.body.block.args:
-        role, text = "inputs", attribute_text(entry, arg.index, NAME) or f"input_{arg.index}"
+        role, text = "inputs", input_name(entry, arg.index)
         if (weight := attribute_text(entry, arg.index, WEIGHT)) is not None:
             role, text = "weights", weight
         elif (output := attribute_text(entry, arg.index, OUTPUT)) is not None:

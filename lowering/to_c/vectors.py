@@ -254,11 +254,10 @@ _HELPERS = """\
 typedef {T} pen_{N} __attribute__((vector_size({BYTES}), aligned({SIZE}), may_alias));
 typedef {T} pen_part_{N} __attribute__((vector_size({PART}), aligned({SIZE}), may_alias));
 static inline pen_{N} pen_splat_{N}({T} a) {{ return (pen_{N}){{{COPIES}}}; }}
-/* Every second element, up to the last one and not beyond: of two loads in each 16 bytes, the even and the odd ones. */
+/* Every second element, up to the last one and not beyond: the second of two loads begins with an odd one. */
 static inline pen_{N} pen_every_second_{N}(const {T} *a) {{
 #if defined(PENSTOCK_SHUFFLES)
-  const pen_{N} even = {EVEN}, odd = {ODD};
-  return __builtin_shufflevector(even, odd, {CHOSEN});
+  return __builtin_shufflevector(*(const pen_{N} *)a, *(const pen_{N} *)(a + {LAST}), {CHOSEN});
 #else
   return (pen_{N}){{{ELEMENTS}}};
 #endif
@@ -322,7 +321,6 @@ def vector_helpers(key: str) -> str:
             B=bits, N=f"{element}x{count}", BYTES=bits // 8 * count, SIZE=bits // 8, LANES=count, COPIES=copies
         )
     count, size = int(lanes), 8 if element == "f64" else 4
-    quarter = min(count, 16 // size)
     suffix, width = "pd" if element == "f64" else "ps", count * size
     has_fma, has_extrema, wide = _X86.get(width, ("0", "0", ""))
     # Those of 512 bits take a mask, and how to round, which is as ever.
@@ -331,21 +329,6 @@ def vector_helpers(key: str) -> str:
     rounded = f"__builtin_ia32_round{suffix}{wide}(a, 8)"
     if width == 64:
         rounded = f"__builtin_ia32_rndscale{suffix}_mask(a, 8, a, -1, 4)"
-    chosen = [
-        first + place
-        for first in range(0, count, quarter)
-        for place in [*range(0, quarter, 2), *range(count + (quarter > 1), count + quarter, 2)]
-    ]
-
-    def loaded(more: int) -> str:
-        """The first of every two parts in memory, or what is `more` after it, side by side."""
-        parts = [f"*(const pen_part_{element}x{count} *)(a + {2 * at + more})" for at in range(0, count, quarter)]
-        while len(parts) > 1:
-            places = ", ".join(map(str, range(2 * count // len(parts))))
-            pairs = zip(parts[::2], parts[1::2], strict=True)
-            parts = [f"__builtin_shufflevector({left}, {right}, {places})" for left, right in pairs]
-        return parts[0]
-
     return _HELPERS.format(
         T="double" if element == "f64" else "float",
         N=f"{element}x{count}",
@@ -353,15 +336,14 @@ def vector_helpers(key: str) -> str:
         SIZE=size,
         LANES=count,
         COPIES=", ".join(["a"] * count),
-        PART=quarter * size,
-        EVEN=loaded(0),
-        ODD=loaded(quarter - 1),
+        PART=SHORTEST,
+        LAST=count - 1,
         INTEGER="int64_t" if element == "f64" else "int32_t",
         INTEGER_MAX="INT64_MAX" if element == "f64" else "INT32_MAX",
         LARGEST=extremum.format("max"),
         SMALLEST=extremum.format("min"),
         HAS_EXTREMA=has_extrema,
-        CHOSEN=", ".join(map(str, chosen)),
+        CHOSEN=", ".join(map(str, [*range(0, count, 2), *range(count + 1, 2 * count, 2)])),
         ELEMENTS=", ".join(f"a[{2 * lane}]" for lane in range(count)),
         F="" if element == "f64" else "f",
         HAS_FMA=has_fma,

@@ -1,7 +1,8 @@
 """
 Every example of the README and of docs/ is run, in order, in a folder of its own for each page.
 
-- A block ```` ```mlir title="x.mlir" ```` (or any language with a title) is a file.
+- A block ```` ```mlir title="x.mlir" ```` (or any language with a title) is a file. A page of docs/tutorial/ has
+  those of the pages before it.
 - In a ```` ```console ```` block each `$ command` is run, and what follows is its output; a line `...` stands for
   any number of lines. `penstock` and `penstock-opt` run in this process; so does `cat`.
 - A ```` ```python ```` block is executed; a ```` ```text ```` block right behind it is what it prints.
@@ -116,6 +117,11 @@ def test_the_examples_of(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("COLUMNS", "120")
     if (ROOT / "examples").exists():
         shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("__pycache__"))
+    for earlier in PAGES[: PAGES.index(page)]:
+        if earlier.parent == page.parent == ROOT / "docs" / "tutorial":
+            for block in blocks(earlier):
+                if block.title is not None:
+                    Path(block.title).write_text(block.text)
     names: dict[str, Any] = {"__name__": "__example__"}
     printed = ""
     for block in blocks(page):

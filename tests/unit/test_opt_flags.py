@@ -414,3 +414,10 @@ def test_the_lexer_reads_the_tokens_of_xdsl() -> None:
     for _ in range(2000):
         text = "".join(draw.choice(PIECES) for _ in range(draw.randint(1, 9)))
         assert tokens(SourceLexer, text) == tokens(MLIRLexer, text), repr(text)
+
+
+def test_a_value_that_needs_quotes_is_said_to(penstock_opt: Command) -> None:
+    finished = penstock_opt("-p", "mem-liveness{graph=g.dot remarks=false}", stdin="builtin.module {}")
+    assert finished.status == 1
+    assert "pass-pipeline:1:21: error: Unknown token" in finished.err
+    assert 'note: a value with other characters stands in quotes: option="out/graph.dot"' in finished.err

@@ -306,3 +306,18 @@ def test_the_installed_command_runs(script: Callable[[str], str], model: Path, t
     finished = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (finished.returncode, finished.stdout) == (0, ""), finished.stderr
     np.testing.assert_array_equal(output(tmp_path), Y)
+
+
+def test_inputs_of_a_text_are_called_as_it_names_them(penstock: Command, tmp_path: Path) -> None:
+    text = "func.func @main(%left: tensor<2xf32>, %1: tensor<2xf32>) -> tensor<2xf32> {\n  %y = graph.sub %left, %1 : "
+    text += "(tensor<2xf32>, tensor<2xf32>) -> tensor<2xf32>\n  func.return %y : tensor<2xf32>\n}\n"
+    (tmp_path / "in.mlir").write_text(text)
+    np.savez(tmp_path / "in.npz", left=np.array([3, 4], np.float32), input_1=np.array([1, 1], np.float32))
+    for emit in ("graph", "tensor", "loop", "accel"):
+        assert penstock("compile", "in.mlir", f"--emit={emit}", "-o", f"{emit}.mlir", "-q").status == 0
+        finished = penstock("run", f"{emit}.mlir", "--input", "in.npz")
+        assert finished.status == 0, finished.err
+        assert np.load("output_0.npy").tolist() == [2, 3]
+    np.savez(tmp_path / "in.npz", right=np.array([3, 4], np.float32))
+    finished = penstock("run", "in.mlir", "--input", "in.npz")
+    assert 'the inputs are "left": 2 float32, "input_1": 2 float32' in finished.err
