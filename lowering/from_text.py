@@ -80,7 +80,7 @@ class ParsedText:
 
 
 @dataclass(frozen=True)
-class _ForwardUse:
+class ForwardUse:
     """The use of a value that the text has not defined before it, and the names that it has."""
 
     span: Span
@@ -95,9 +95,11 @@ _SAID_OF_RESULTS = re.compile(r"\bReturns ([^.]*)\.")
 class SourceParser(Parser):
     """A parser that gives operations the location they are written at; see the module's docstring."""
 
-    def __init__(self, ctx: Context, source: SourceText, positions: bool = True) -> None:
+    def __init__(
+        self, ctx: Context, source: SourceText, positions: bool = True, lexer: SourceLexer | None = None
+    ) -> None:
         super().__init__(ctx, "", source.name)
-        self._resume_from(ParserState(SourceLexer(Input(source.text, source.name))))
+        self._resume_from(ParserState(lexer or SourceLexer(Input(source.text, source.name))))
         self.source = source
         self.positions = positions
         self.places: dict[Operation, str] = {}
@@ -105,7 +107,7 @@ class SourceParser(Parser):
         self._file = StringAttr(source.name)
         self._numbers: dict[int, IntAttr] = {}
         self._op_start = 0
-        self._forward_uses: list[_ForwardUse] = []
+        self._forward_uses: list[ForwardUse] = []
 
     def parse_operation(self) -> Operation:
         start = self._op_start = self.pos
@@ -155,7 +157,7 @@ class SourceParser(Parser):
     def resolve_operand(self, operand: UnresolvedOperand, type: AttributeInvT) -> SSAValue[AttributeInvT]:
         value = super().resolve_operand(operand, type)
         if isinstance(value, ForwardDeclaredValue):
-            self._forward_uses.append(_ForwardUse(operand.span, value, tuple(self.ssa_values)))
+            self._forward_uses.append(ForwardUse(operand.span, value, tuple(self.ssa_values)))
         return value
 
     def _get_op_by_name(self, name: str) -> type[Operation]:
@@ -183,14 +185,15 @@ class SourceParser(Parser):
             # At the end of the text xDSL lists the names that never were defined: report the first use instead.
             if self.forward_ssa_references and error.msg.startswith("values used but not defined"):
                 pending = {id(value) for uses in self.forward_ssa_references.values() for value in uses.values()}
-                self._undefined_value([use for use in self._forward_uses if id(use.value) in pending])
+                uses = [use for use in self._forward_uses if id(use.value) in pending]
+                raise self._undefined_value(uses) from None
             raise
         except (*_REFUSALS, *_MALFORMED) as error:
             self._refuse(error, self.pos)
         # A block argument of the same name takes a forward reference for its own use, though the operation around it
         # is yet to get it as an operand: an outer value that is missing is then found nowhere else.
         if missing := [use for use in self._forward_uses if use.value.first_use is not None]:
-            self._undefined_value(missing)
+            raise self._undefined_value(missing)
         if module.location is UNKNOWN_LOC and self.positions:
             # The module that the text is without: MLIR too gives it the line 0 of the file.
             module.location = self._location(0, 0)
@@ -223,12 +226,12 @@ class SourceParser(Parser):
             )
         raise ParseError(self._spot(start), message) from error
 
-    def _undefined_value(self, uses: Sequence[_ForwardUse]) -> NoReturn:
+    def _undefined_value(self, uses: Sequence[ForwardUse]) -> ParseError:
         first = min(uses, key=lambda use: use.span.start)
         error = ParseError(first.span, f"use of the undefined value {first.span.text}")
         if near := did_you_mean(first.span.text, [f"%{name}" for name in first.visible]):
             error.add_note(near)
-        raise error
+        return error
 
     def _spot(self, position: int) -> Span:
         return Span(position, position + 1, self.lexer.input)

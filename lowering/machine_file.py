@@ -74,8 +74,11 @@ SINGLE_KINDS = (EnergyOp.KIND, CodeOp.KIND)
 
 ASSUMED = "assumed"
 EXTENDS = "extends"
-COVERS = ("source", ASSUMED)
-"""The keys that every table may have, and a number written as a table."""
+COVERS = {
+    "source": "The key in `[sources]` of the document that the numbers beside it are from.",
+    ASSUMED: "`true` where no document says the numbers beside it.",
+}
+"""The keys that every table may have, and a number written as a table, with what they say."""
 WHOLE_TABLE = "all"
 """The key of an `origin` for all numbers that do not name their own."""
 
