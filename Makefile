@@ -6,12 +6,13 @@ INSTALLED := $(VENV)/.installed
 # One worker runs all tests of a module: they share networks and lowered programs.
 PYTEST_ARGS ?= -n auto --dist loadscope -q
 
-.PHONY: help demo test exhaustive bench docs site lint format clean
+.PHONY: help demo test exhaustive sanitize bench docs site lint format clean
 
 help:
 	@echo "make demo    compile and run a small network on a scratchpad machine"
 	@echo "make test    the quick suite"
 	@echo "make exhaustive  the large sweeps that the suite leaves out, and fresh examples of the property tests"
+	@echo "make sanitize  tests with all C compiled under the sanitizers of addresses and undefined behaviour"
 	@echo "make bench   the benchmarks"
 	@echo "make docs    write docs/reference anew from docstrings"
 	@echo "make site    docs/ as a site, in build/site"
@@ -32,6 +33,16 @@ test: $(INSTALLED)
 
 exhaustive: $(INSTALLED)
 	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "slow or hypothesis" --hypothesis-profile=exhaustive $(SAMPLE)
+
+# Bounds of all buffers, and what C leaves undefined, are checked in all C that the tests compile: a fault ends the process.
+# TESTS are files or options of pytest; what is compiled is counted.
+TESTS ?= tests/unit tests/property tests/networks -m "not slow"
+SANITIZER := -fsanitize=address,undefined -fno-sanitize-recover=all
+sanitize: $(INSTALLED)
+	cache=$$(mktemp -d) && trap 'rm -rf "$$cache"' EXIT && \
+	env CC='cc $(SANITIZER)' LD_PRELOAD="$$(cc -print-file-name=libasan.so)" ASAN_OPTIONS=detect_leaks=0 \
+		PENSTOCK_CACHE="$$cache" $(BIN)/python -m pytest $(PYTEST_ARGS) $(TESTS) && \
+	echo "$$(find "$$cache" -name '*.so' | wc -l) libraries of C under sanitizers"
 
 # Each benchmark is a module that can be run by itself, and says what it measures.
 bench: $(INSTALLED)

@@ -7,6 +7,7 @@ A fault of the user is never a traceback. It is raised as a `UserError`; the too
 from __future__ import annotations
 
 import difflib
+import re
 import warnings
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -53,9 +54,21 @@ class UserError(Exception):
         self.others = tuple(others)
 
     def __str__(self) -> str:
-        place = f"{self.loc}: " if self.loc else ""
         notes = "".join(f"\nnote: {note}" for note in self.notes)
-        return f"{place}error: {self.message}{notes}"
+        return f"{heading(self.loc, 'error')}{self.message}{notes}"
+
+
+def heading(loc: str | None, kind: str) -> str:
+    """What a message at a place begins with, `file:line:col: error: `, and then the name of what is there."""
+    if not loc:
+        return f"{kind}: "
+    if (found := _NAMED_PLACE.fullmatch(loc)) is not None:
+        return f"{found['place']}: {kind}: {found['name']}: "
+    return f"{loc}: {kind}: "
+
+
+_NAMED_PLACE = re.compile(r'(?P<place>[^"]*:\d+:\d+) \((?P<name>"[^"]*")\)')
+"""What `render_location` makes of a name with a place."""
 
 
 class InputWarning(UserWarning):
@@ -93,21 +106,28 @@ def warn_of(messages: Sequence[str], place: str | None = None) -> None:
 
 
 def render_location(loc: Attribute) -> str:
-    """The text of a location: `file:line:col`, a quoted name, or the parts of a fused one; empty if unknown."""
+    """
+    The text of a location: `file:line:col`, `file` for all of it, a quoted name, `file:line:col ("name")` for one that
+    is there, the parts of a fused one, or who called; empty if unknown.
+    """
     # A command line is read, and refused, without the IR: importing it takes longer.
-    from xdsl.dialects.builtin import ArrayAttr, FileLineColLoc, FusedLoc, NameLoc, UnknownLoc
+    from xdsl.dialects.builtin import ArrayAttr, CallSiteLoc, FileLineColLoc, FusedLoc, NameLoc, NoneAttr, UnknownLoc
     from xdsl.utils.hints import isa
 
     match loc:
         case FileLineColLoc():
-            return f"{loc.filename.data}:{loc.line.data}:{loc.column.data}"
+            place = f":{loc.line.data}:{loc.column.data}" if loc.line.data else ""
+            return f"{loc.filename.data}{place}"
         case NameLoc():
-            return f'"{loc.desc.data}"'
+            place = render_location(loc.location)
+            return f'{place} ("{loc.desc.data}")' if place else f'"{loc.desc.data}"'
+        case CallSiteLoc():
+            return f"{render_location(loc.callee)}, called at {render_location(loc.caller)}"
         case FusedLoc():
             assert isa(loc.locations, ArrayAttr)
             parts = (render_location(part) for part in loc.locations)
             return ", ".join(dict.fromkeys(part for part in parts if part))
-        case UnknownLoc():
+        case UnknownLoc() | NoneAttr():
             return ""
         case _:
             return str(loc)

@@ -1,9 +1,10 @@
 """The way into the IR from text: xDSL's parser, made to remember and to report where things stand.
 
 xDSL's parser records a location only where the text says `loc(...)`, reports an undefined value at the end
-of the file, and lets verification errors of attributes escape without a place. Here every operation
-without a `loc` gets the line and column it starts at, an undefined value is reported at its first use, and
-every fault of the text is one `UserError` with a place.
+of the file, and lets verification errors of attributes escape without a place. Here every operation and
+every block argument without a `loc` gets the line and column it starts at, and so does a name, `loc("conv1")`;
+what the text implies has the location of what implies it. An undefined value is reported at its first use,
+and every fault of the text is one `UserError` with a place.
 """
 
 from __future__ import annotations
@@ -16,14 +17,15 @@ from pathlib import Path
 from typing import NoReturn
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import FileLineColLoc, IntAttr, ModuleOp, StringAttr, UnknownLoc
-from xdsl.ir import Attribute, AttributeInvT, Operation, SSAValue
+from xdsl.dialects.builtin import UNKNOWN_LOC, FileLineColLoc, IntAttr, ModuleOp, NameLoc, NoneAttr, StringAttr
+from xdsl.ir import Attribute, AttributeInvT, BlockArgument, Operation, SSAValue
 from xdsl.parser import Parser, ParserState, UnresolvedOperand
 from xdsl.parser.core import ForwardDeclaredValue
 from xdsl.utils.exceptions import MultipleSpansParseError, ParseError, VerifyException
 from xdsl.utils.lexer import Input, Position, Span
 
 from penstock.dialects.diagnostics import UserError, did_you_mean, location_of, render_location
+from penstock.dialects.locations import inherit_locations
 from penstock.lowering.lexer import SourceLexer
 
 _REFUSALS = (VerifyException, ValueError, ArithmeticError, NotImplementedError, RecursionError)
@@ -78,7 +80,7 @@ class ParsedText:
 
 
 @dataclass(frozen=True)
-class _ForwardUse:
+class ForwardUse:
     """The use of a value that the text has not defined before it, and the names that it has."""
 
     span: Span
@@ -93,16 +95,19 @@ _SAID_OF_RESULTS = re.compile(r"\bReturns ([^.]*)\.")
 class SourceParser(Parser):
     """A parser that gives operations the location they are written at; see the module's docstring."""
 
-    def __init__(self, ctx: Context, source: SourceText) -> None:
+    def __init__(
+        self, ctx: Context, source: SourceText, positions: bool = True, lexer: SourceLexer | None = None
+    ) -> None:
         super().__init__(ctx, "", source.name)
-        self._resume_from(ParserState(SourceLexer(Input(source.text, source.name))))
+        self._resume_from(ParserState(lexer or SourceLexer(Input(source.text, source.name))))
         self.source = source
+        self.positions = positions
         self.places: dict[Operation, str] = {}
         self.resources: dict[str, dict[str, str]] = {}
         self._file = StringAttr(source.name)
         self._numbers: dict[int, IntAttr] = {}
         self._op_start = 0
-        self._forward_uses: list[_ForwardUse] = []
+        self._forward_uses: list[ForwardUse] = []
 
     def parse_operation(self) -> Operation:
         start = self._op_start = self.pos
@@ -114,12 +119,21 @@ class SourceParser(Parser):
             if (counts := _OTHER_RESULTS.fullmatch(error.msg)) and error.span.start == start:
                 self._refuse_names(start, int(counts[1]), int(counts[2]))
             raise
-        line, column = self.source.line_column(start)
-        if isinstance(op.location, UnknownLoc):
-            op.location = self._location(line, column)
+        if not self.positions:
+            return op
+        if op.location is UNKNOWN_LOC:
+            op.location = self._location(*self.source.line_column(start))
+        elif isinstance(op.location, NameLoc) and isinstance(op.location.location, NoneAttr):
+            op.location = NameLoc(op.location.desc, self._location(*self.source.line_column(start)))
         else:
-            self.places[op] = f"{self.source.name}:{line}:{column}"
+            self.places[op] = self.source.place(start)
         return op
+
+    def _register_ssa_definition(self, name: str, values: Sequence[SSAValue], span: Span) -> None:
+        super()._register_ssa_definition(name, values, span)
+        for value in values if self.positions else ():
+            if isinstance(value, BlockArgument) and value.location is UNKNOWN_LOC:
+                value.location = self._location(*self.source.line_column(span.start))
 
     def _location(self, line: int, column: int) -> FileLineColLoc:
         """A location in the file; what is equal in several of them is one object, and nothing is verified."""
@@ -143,7 +157,7 @@ class SourceParser(Parser):
     def resolve_operand(self, operand: UnresolvedOperand, type: AttributeInvT) -> SSAValue[AttributeInvT]:
         value = super().resolve_operand(operand, type)
         if isinstance(value, ForwardDeclaredValue):
-            self._forward_uses.append(_ForwardUse(operand.span, value, tuple(self.ssa_values)))
+            self._forward_uses.append(ForwardUse(operand.span, value, tuple(self.ssa_values)))
         return value
 
     def _get_op_by_name(self, name: str) -> type[Operation]:
@@ -171,14 +185,19 @@ class SourceParser(Parser):
             # At the end of the text xDSL lists the names that never were defined: report the first use instead.
             if self.forward_ssa_references and error.msg.startswith("values used but not defined"):
                 pending = {id(value) for uses in self.forward_ssa_references.values() for value in uses.values()}
-                self._undefined_value([use for use in self._forward_uses if id(use.value) in pending])
+                uses = [use for use in self._forward_uses if id(use.value) in pending]
+                raise self._undefined_value(uses) from None
             raise
         except (*_REFUSALS, *_MALFORMED) as error:
             self._refuse(error, self.pos)
         # A block argument of the same name takes a forward reference for its own use, though the operation around it
         # is yet to get it as an operand: an outer value that is missing is then found nowhere else.
         if missing := [use for use in self._forward_uses if use.value.first_use is not None]:
-            self._undefined_value(missing)
+            raise self._undefined_value(missing)
+        if module.location is UNKNOWN_LOC and self.positions:
+            # The module that the text is without: MLIR too gives it the line 0 of the file.
+            module.location = self._location(0, 0)
+        inherit_locations(module)
         return module
 
     def _parse_external_resources(self) -> None:
@@ -207,25 +226,26 @@ class SourceParser(Parser):
             )
         raise ParseError(self._spot(start), message) from error
 
-    def _undefined_value(self, uses: Sequence[_ForwardUse]) -> NoReturn:
+    def _undefined_value(self, uses: Sequence[ForwardUse]) -> ParseError:
         first = min(uses, key=lambda use: use.span.start)
         error = ParseError(first.span, f"use of the undefined value {first.span.text}")
         if near := did_you_mean(first.span.text, [f"%{name}" for name in first.visible]):
             error.add_note(near)
-        raise error
+        return error
 
     def _spot(self, position: int) -> Span:
         return Span(position, position + 1, self.lexer.input)
 
 
-def parse_text(ctx: Context, source: SourceText, *, implicit_module: bool = True) -> ParsedText:
+def parse_text(ctx: Context, source: SourceText, *, implicit_module: bool = True, positions: bool = True) -> ParsedText:
     """
-    Parse the text of a module, with the enclosing `builtin.module`, or, unless there must be one, without it.
+    Parse the text of a module, with the enclosing `builtin.module`, or, unless there must be one, without it. Where
+    positions in the text mean nothing to anybody, what it says of locations is all that there is.
 
     Raises UserError with `file:line:col` for every fault of the text.
     """
     try:
-        parser = SourceParser(ctx, source)
+        parser = SourceParser(ctx, source, positions)
         module = parser.parse_module(implicit_module)
     except ParseError as error:
         if not re.sub(r"//[^\n]*", "", source.text).strip():

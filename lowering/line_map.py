@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from io import StringIO
 
-from xdsl.dialects.builtin import ArrayAttr, FileLineColLoc, FusedLoc, ModuleOp, NameLoc
+from xdsl.dialects.builtin import ArrayAttr, CallSiteLoc, FileLineColLoc, FusedLoc, ModuleOp, NameLoc
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Operation
 from xdsl.printer import Printer
@@ -15,10 +15,15 @@ from penstock.dialects.diagnostics import render_location
 
 
 def origins(loc: Attribute) -> tuple[str, ...]:
-    """The names of nodes and the places in files that a location is made of, each once; none if it is unknown."""
+    """
+    The names of nodes and, where there is no name, the places in files that a location is made of, each once; none if
+    it is unknown.
+    """
     if isinstance(loc, FusedLoc):
         assert isa(loc.locations, ArrayAttr)
         return tuple(dict.fromkeys(each for part in loc.locations for each in origins(part)))
+    if isinstance(loc, CallSiteLoc):
+        return tuple(dict.fromkeys((*origins(loc.callee), *origins(loc.caller))))
     if isinstance(loc, NameLoc):
         return (loc.desc.data,)
     return (render_location(loc),) if isinstance(loc, FileLineColLoc) else ()

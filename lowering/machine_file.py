@@ -33,6 +33,7 @@ from xdsl.ir import Attribute, Block, Region
 from xdsl.irdl import OptionalDef
 
 from penstock.dialects.diagnostics import UserError, did_you_mean
+from penstock.dialects.locations import inherit_locations
 from penstock.dialects.machine import (
     DRAM,
     IMMEDIATE,
@@ -73,8 +74,11 @@ SINGLE_KINDS = (EnergyOp.KIND, CodeOp.KIND)
 
 ASSUMED = "assumed"
 EXTENDS = "extends"
-COVERS = ("source", ASSUMED)
-"""The keys that every table may have, and a number written as a table."""
+COVERS = {
+    "source": "The key in `[sources]` of the document that the numbers beside it are from.",
+    ASSUMED: "`true` where no document says the numbers beside it.",
+}
+"""The keys that every table may have, and a number written as a table, with what they say."""
 WHOLE_TABLE = "all"
 """The key of an `origin` for all numbers that do not name their own."""
 
@@ -651,6 +655,7 @@ class MachineFile:
         if not self.log.has_fault_in(()):
             for part, fault in reach_faults(target):
                 self.log.at_value((*paths[part], fault.key, *fault.inside), fault.message, fault.notes)
+        inherit_locations(target)
         return target
 
     def _is_stand_in(self, path: Path) -> bool:

@@ -22,13 +22,13 @@ from dataclasses import dataclass
 
 from xdsl.dialects.builtin import (
     DYNAMIC_INDEX,
+    UNKNOWN_LOC,
     AffineMapAttr,
     AnyFloat,
     IntegerType,
     MemRefType,
     NoneAttr,
     StringAttr,
-    UnknownLoc,
 )
 from xdsl.dialects.linalg.attrs import IteratorType, IteratorTypeAttr
 from xdsl.dialects.linalg.ops import GenericOp
@@ -174,7 +174,7 @@ class _BehaviourBuilder:
             arg.name_hint = "in"
         out = block.args[-1]
         out.name_hint = "out"
-        body, value = Body(block, UnknownLoc()), self.assignment.value
+        body, value = Body(block, UNKNOWN_LOC), self.assignment.value
         declared = {decl.name: decl.dtype for decl in self.operands}
         elements = {
             name: Operand(declared.get(name, arg.type), arg) for name, arg in zip(names, block.args, strict=True)

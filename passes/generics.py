@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xdsl.dialects.builtin import AffineMapAttr, LocationAttr, TensorType, UnknownLoc
+from xdsl.dialects.builtin import UNKNOWN_LOC, AffineMapAttr, LocationAttr, TensorType
 from xdsl.dialects.linalg.attrs import IteratorTypeAttr
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.ir import Block, Region, SSAValue
@@ -38,7 +38,7 @@ def structured(
     reduction loops. `compute(body, elements)` gives the element to write; the last of the elements is the output's.
     """
     operands = [*inputs, output]
-    location = location or UnknownLoc()
+    location = location or UNKNOWN_LOC
     block = Block(arg_types=[get_element_type_or_self(value.type) for value, _ in operands])
     body = Body(block, location, unsigned)
     body.end(compute(body, block.args))

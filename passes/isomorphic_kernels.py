@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 
 from xdsl.dialects import func
-from xdsl.dialects.builtin import LocationAttr, UnknownLoc
+from xdsl.dialects.builtin import UNKNOWN_LOC, LocationAttr
 from xdsl.ir import Attribute, Operation, Region, SSAValue
 
+from penstock.dialects.locations import located_in
 from penstock.passes.analysis.kernels import CROSSING
 
 _OF_ITS_OWN = ("sym_name", CROSSING)
@@ -30,10 +31,12 @@ def structure_of(
         values[value] = len(values)
         found.extend((value.type, value.name_hint if names else None))
 
+    def number(location: LocationAttr) -> int | None:
+        is_known = located and location is not UNKNOWN_LOC
+        return locations.setdefault(location, len(locations)) if is_known else None
+
     def visit(op: Operation) -> None:
-        is_known = located and not isinstance(op.location, UnknownLoc)
-        location = locations.setdefault(op.location, len(locations)) if is_known else None
-        found.extend((type(op), location, len(op.operands), len(op.results), len(op.regions)))
+        found.extend((type(op), number(op.location), len(op.operands), len(op.results), len(op.regions)))
         found.extend(values.get(operand, -1) for operand in op.operands)
         if op.successors and (parent := op.parent_region()) is not None:
             found.append(tuple(parent.get_block_index(block) for block in op.successors))
@@ -49,6 +52,7 @@ def structure_of(
         for block in region.blocks:
             found.append(len(block.args))
             for arg in block.args:
+                found.append(number(arg.location))
                 define(arg)
             for op in block.ops:
                 visit(op)
@@ -84,8 +88,8 @@ def rewrite_kernels(
             continue
         before = dict(function.attributes)
         rewrite(function)
-        known = {*locations, UnknownLoc()}
-        if all(op.location in known for op in function.walk()) and len(function.body.blocks) == 1:
+        known = {*locations, UNKNOWN_LOC}
+        if all(each.location in known for each in located_in(function)) and len(function.body.blocks) == 1:
             done[key] = function, locations, before
 
 
@@ -98,8 +102,8 @@ def _copy(
 ) -> None:
     body = rewritten.body.clone()
     moved = dict(zip(located, locations, strict=True))
-    for op in body.walk():
-        op.location = moved.get(op.location, op.location)
+    for each in located_in(body):
+        each.location = moved.get(each.location, each.location)
     function.detach_region(0)
     function.add_region(body)
     for name in {**before, **rewritten.attributes}:

@@ -13,13 +13,13 @@ from typing import TypeAlias
 
 from xdsl.dialects import arith, math
 from xdsl.dialects.builtin import (
+    UNKNOWN_LOC,
     AnyFloat,
     FloatAttr,
     IndexType,
     IntegerAttr,
     IntegerType,
     LocationAttr,
-    UnknownLoc,
     f32,
     i1,
 )
@@ -110,7 +110,7 @@ class Body:
 
     def emit(self, op: Operation) -> SSAValue:
         """Append `op`, which has one result, and return it; a copy of another op keeps its location."""
-        if isinstance(op.location, UnknownLoc):
+        if op.location is UNKNOWN_LOC:
             op.location = self.location
         self.block.add_op(op)
         return op.results[0]

@@ -22,6 +22,7 @@ from xdsl.utils.exceptions import ArgSpecParseError, DiagnosticException, Verify
 
 from penstock.dialects.context import PenstockContext
 from penstock.dialects.diagnostics import UserError, did_you_mean, nearest_or_all
+from penstock.dialects.locations import inherit_locations
 from penstock.dialects.plugins import factories
 from penstock.dialects.verification import find_invalid
 from penstock.dialects.verifier import Verifier
@@ -300,6 +301,7 @@ class _Run:
                     self._nested(target, module_pass, until)
                 else:
                     _apply(self.ctx, target, module_pass, until(module_pass), self.remark_levels)
+                    inherit_locations(target)
             self._verify(op, module_pass, until(module_pass), verifier)
         except Exception:
             for instrument in self.instruments:

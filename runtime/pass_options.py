@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import types
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from xdsl.passes import ModulePass
 from xdsl.utils.arg_spec import ArgSpec, ParameterListType
 from xdsl.utils.hints import isa
+
+from penstock.dialects.docstrings import strings_under_fields
 
 _ONE = {int: "an integer", float: "a number", bool: "true or false", str: "a word"}
 _MANY = {int: "integers", float: "numbers", bool: "true or false each", str: "words"}
@@ -31,7 +32,7 @@ class PassOption:
 
 def options_of(pass_type: type[ModulePass]) -> list[PassOption]:
     """The options of a pass, in the order of its fields."""
-    kinds, documented = get_type_hints(pass_type), _documented(pass_type)
+    kinds, documented = get_type_hints(pass_type), strings_under_fields(pass_type, ModulePass)
     required = pass_type.required_fields()
     return [
         PassOption(
@@ -106,30 +107,3 @@ def _spelled(default: object) -> str:
             return ",".join(map(str, default))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
         case _:
             return str(default)
-
-
-def _documented(pass_type: type[ModulePass]) -> dict[str, str]:
-    """The strings below the fields of a pass and of what it derives from, by the names of the fields."""
-    # Only for those who ask for help.
-    import ast
-    import inspect
-
-    found: dict[str, str] = {}
-    for base in reversed(pass_type.__mro__):
-        if base in (object, ModulePass) or not issubclass(base, ModulePass):
-            continue
-        try:
-            (parsed,) = ast.parse(inspect.cleandoc("\n" + inspect.getsource(base))).body
-        except (OSError, SyntaxError, ValueError):
-            continue
-        body = parsed.body if isinstance(parsed, ast.ClassDef) else []
-        for field, text in pairwise(body):
-            if not isinstance(field, ast.AnnAssign) or not isinstance(field.target, ast.Name):
-                continue
-            if (
-                isinstance(text, ast.Expr)
-                and isinstance(text.value, ast.Constant)
-                and isinstance(text.value.value, str)
-            ):
-                found[field.target.id] = " ".join(text.value.value.split())
-    return found

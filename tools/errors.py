@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
-from penstock.dialects.diagnostics import INTERNAL, USER_FAULT, InputWarning, UserError
+from penstock.dialects.diagnostics import INTERNAL, USER_FAULT, InputWarning, UserError, heading
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as a shell reports it."""
@@ -61,8 +61,7 @@ def snippet(place: str, texts: Mapping[str, str] | None = None) -> str:
 
 def render(error: UserError | InputWarning, texts: Mapping[str, str] | None = None) -> str:
     """The text of a fault of the user, or of a warning: place and message, the line with a caret, notes."""
-    place = f"{error.loc}: " if error.loc else ""
-    parts = [f"{place}{'error' if isinstance(error, UserError) else 'warning'}: {error.message}"]
+    parts = [heading(error.loc, "error" if isinstance(error, UserError) else "warning") + error.message]
     if error.loc and (shown := snippet(error.loc, texts)):
         parts.append(shown)
     parts += [f"note: {note}" for note in error.notes]

@@ -18,16 +18,16 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 from xdsl.dialects import func
-from xdsl.dialects.builtin import ArrayAttr, FusedLoc, ModuleOp
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.ir import Attribute, Operation, SSAValue
-from xdsl.utils.hints import isa
 
 from penstock.dialects.accel import DmaOp, ExecOp
 from penstock.dialects.diagnostics import render_location
 from penstock.dialects.element_bits import stored
 from penstock.dialects.graph import FusedOp
 from penstock.dialects.mem import CopyOp
+from penstock.lowering.line_map import origins
 from penstock.passes.analysis.memory.aliases import is_memory
 from penstock.passes.analysis.memory.dataflow import DataFlow
 from penstock.runtime.interpreter import Listener, array_of
@@ -98,7 +98,7 @@ def first_difference(
                 permuted = permuted or group.place
             case _:
                 pass
-    known = {part for op in after.walk() for part in _parts_of(op.location)}
+    known = {part for op in after.walk() for part in origins(op.location)}
     return permuted or _producer([group for group in expected if known.intersection(group.parts)], output)
 
 
@@ -198,8 +198,8 @@ def _numbers(array: Array) -> Array:
 def _trace(module: ModuleOp, run: Run) -> list[_Group]:
     """What every place computes, in the order of their first execution."""
     functions = {op.sym_name.data: op for op in module.ops if isinstance(op, func.FuncOp)}
-    groups: dict[tuple[str, str], _Group] = {}
-    kinds: dict[Operation, tuple[str, str] | None] = {}
+    groups: dict[tuple[tuple[str, ...], str], _Group] = {}
+    kinds: dict[Operation, tuple[tuple[str, ...], str] | None] = {}
     written: dict[Operation, frozenset[int]] = {}
     count = elements = 0
 
@@ -223,7 +223,8 @@ def _trace(module: ModuleOp, run: Run) -> list[_Group]:
         if not computed:
             return
         if key not in groups:
-            groups[key] = _Group(_parts_of(origin.location), *key, isinstance(op, CopyOp | DmaOp), _inner_parts(op))
+            is_move, place = isinstance(op, CopyOp | DmaOp), render_location(origin.location)
+            groups[key] = _Group(key[0], place, key[1], is_move, _inner_parts(op))
         group = groups[key]
         count += 1
         group.last = count
@@ -236,9 +237,12 @@ def _trace(module: ModuleOp, run: Run) -> list[_Group]:
     return list(groups.values())
 
 
-def _key_of(op: Operation, loc: Attribute) -> tuple[str, str] | None:
-    """The place of an operation, and what tells it from others there; None if its values are not compared."""
-    place = render_location(loc)
+def _key_of(op: Operation, loc: Attribute) -> tuple[tuple[str, ...], str] | None:
+    """
+    The place of an operation, by its name if it has one, and what tells it from others there; None if its values are
+    not compared.
+    """
+    place = origins(loc)
     # An empty tensor and a constant stand at the location of the op that they serve, and differ from nothing.
     if not place or not op.operands:
         return None
@@ -298,14 +302,5 @@ def _inner_parts(op: Operation) -> tuple[str, ...]:
     """The places in the body of a structured operation that are not its own."""
     if not isinstance(op, GenericOp):
         return ()
-    found = dict.fromkeys(part for inner in op.body.block.ops for part in _parts_of(inner.location))
-    return tuple(part for part in found if part not in _parts_of(op.location))
-
-
-def _parts_of(loc: Attribute) -> tuple[str, ...]:
-    """The places of a location."""
-    if isinstance(loc, FusedLoc):
-        assert isa(loc.locations, ArrayAttr)
-        parts = [part for inner in loc.locations for part in _parts_of(inner)]
-        return tuple(dict.fromkeys(parts))
-    return tuple(filter(None, [render_location(loc)]))
+    found = dict.fromkeys(part for inner in op.body.block.ops for part in origins(inner.location))
+    return tuple(part for part in found if part not in origins(op.location))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Iterator, Sequence
 
-from docs.generator.markdown import block, code, in_one_line, reflowed, table
 from docs.generator.source import (
     Field,
     Function,
@@ -16,6 +15,8 @@ from docs.generator.source import (
     is_property,
     methods,
 )
+
+from penstock.tools.markdown import block, code, in_one_line, reflowed, table
 
 _LONGEST = 100
 """Letters of a signature that stands in one line."""

@@ -11,9 +11,10 @@ from importlib import import_module
 from pkgutil import resolve_name
 
 from docs.generator.api import wrapped
-from docs.generator.markdown import block, code, reflowed, summary, table
 from docs.generator.source import PACKAGE, ROOT, Module, Name, module_called, modules_with
 from xdsl.ir import Operation
+
+from penstock.tools.markdown import block, code, reflowed, summary, table
 
 
 @cache

@@ -6,46 +6,17 @@ import ast
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from enum import Enum
-from typing import Any
 
 from docs.generator.examples import file_examples
-from docs.generator.markdown import anchor, block, code, in_one_line, reflowed, summary, table
 from docs.generator.source import PACKAGE, Module, fields, module_called
 from docs.generator.verifier import OP_NAME, refusals
-from xdsl.dialects.builtin import (
-    ArrayOfConstraint,
-    DenseArrayBase,
-    FloatAttr,
-    IntegerAttr,
-    SymbolNameConstraint,
-)
 from xdsl.ir import Attribute, Dialect, Operation, ParametrizedAttribute, TypeAttribute
-from xdsl.irdl import (
-    AllOf,
-    AnyOf,
-    AttrConstraint,
-    BaseAttr,
-    EqAttrConstraint,
-    IRDLOperation,
-    MessageConstraint,
-    OpDef,
-    OptionalDef,
-    ParamAttrConstraint,
-    RangeConstraint,
-    RangeLengthConstraint,
-    RangeOf,
-    VarConstraint,
-    VariadicDef,
-)
+from xdsl.irdl import IRDLOperation
 from xdsl.traits import OpTrait
 
-from penstock.dialects.mem import RingType
 from penstock.dialects.upstream import AMENDED
-
-_SEGMENTS = ("operandSegmentSizes", "resultSegmentSizes")
-"""Properties that only say which operands belong to what."""
-_NAMES = {"integer_type": "integer", "dense": "dense elements", "array": "array", "f64": "f64"}
-"""Names of xDSL's classes as the text of IR has them, where the two differ."""
+from penstock.tools.markdown import anchor, block, code, in_one_line, reflowed, summary, table
+from penstock.tools.op_documentation import SEGMENTS, op_strings, op_table, type_text
 
 
 def dialect_parts(dialect: Dialect, module: Module) -> Iterator[list[str]]:
@@ -118,7 +89,7 @@ def _attribute_section(attribute: type[Attribute]) -> Iterator[list[str]]:
     if source is not None and issubclass(attribute, ParametrizedAttribute):
         meanings = {field.name: field.docstring for field in fields(*source)}
         parameters = attribute.get_irdl_definition().parameters
-        rows = [(code(name), _type(each.constr), in_one_line(meanings.get(name, ""))) for name, each in parameters]
+        rows = [(code(name), type_text(each.constr), in_one_line(meanings.get(name, ""))) for name, each in parameters]
         yield table(("parameter", "type", "meaning"), rows)
 
 
@@ -185,50 +156,12 @@ def _place(of: type) -> list[str]:
     return [f"*{code(of.__name__)}{file}{f', derived from {links}' if links else ''}*"]
 
 
-def op_table(op: type[IRDLOperation]) -> list[str]:
-    """What an op takes and gives: a row for each operand, property, region, successor and result."""
-    definition: OpDef = op.get_irdl_definition()
-    accessors = {name: accessor for accessor, (name, _) in definition.accessor_names.items()}
-    meanings = op_meanings(op)
-    rows: list[tuple[str, ...]] = []
-
-    def add(kind: str, name: str, each: object, type: str, default: str = "") -> None:
-        number = "optional " if isinstance(each, OptionalDef) else "variadic " if isinstance(each, VariadicDef) else ""
-        meaning = in_one_line(meanings.get(accessors.get(name, name), ""))
-        rows.append((code(name), f"{number}{kind}", type, default, meaning))
-
-    for name, each in definition.operands:
-        add("operand", name, each, _type(each.constr))
-    for kind, defined in (("property", definition.properties), ("attribute", definition.attributes)):
-        for name, each in defined.items():
-            if name not in _SEGMENTS:
-                default = "" if each.default_value is None else code(str(each.default_value))
-                add(kind, name, each, _type(each.constr), default)
-    for name, each in definition.regions:
-        add("region", name, each, "")
-    for name, each in definition.successors:
-        add("successor", name, each, "")
-    for name, each in definition.results:
-        add("result", name, each, _type(each.constr))
-    return table(("name", "kind", "type", "default", "meaning"), rows)
-
-
-def op_meanings(op: type[IRDLOperation]) -> dict[str, str]:
-    """The strings under the fields of an op and of the classes that it is derived from."""
-    found: dict[str, str] = {}
-    for base in reversed(op.__mro__):
-        source = _source(base)
-        if source is not None:
-            found |= {field.name: field.docstring for field in fields(*source) if field.docstring}
-    return found
-
-
 def undescribed(op: type[IRDLOperation]) -> list[str]:
     """The operands, properties and regions of an op with no string under them, and with no word in a docstring."""
-    definition, meanings = op.get_irdl_definition(), op_meanings(op)
+    definition, meanings = op.get_irdl_definition(), op_strings(op)
     accessors = {name: accessor for accessor, (name, _) in definition.accessor_names.items()}
     names = [name for name, _ in (*definition.operands, *definition.regions)]
-    names += [name for name in (*definition.properties, *definition.attributes) if name not in _SEGMENTS]
+    names += [name for name in (*definition.properties, *definition.attributes) if name not in SEGMENTS]
     words = set(re.findall(r"\w+", " ".join(_docstring(each) for each in (op, *_bases(op)))))
     return [name for name in names if name not in words and not meanings.get(accessors.get(name, name))]
 
@@ -275,48 +208,3 @@ def _trait(trait: OpTrait) -> str:
     told = [str(value.value if isinstance(value, Enum) else value) for value in vars(trait).values()]
     told = [word for word in told if word and "object at" not in word and "<" not in word]
     return type(trait).__name__ + (f"({', '.join(told)})" if told else "")
-
-
-def _type(constraint: AttrConstraint | RangeConstraint) -> str:
-    """What a constraint permits, as the text of IR names it where it can."""
-    match constraint:
-        case RangeLengthConstraint():
-            return _type(constraint.constraint)
-        case RangeOf():
-            return _type(constraint.constr)
-        case MessageConstraint():
-            return _type(constraint.constr)
-        case VarConstraint():
-            return f"{_type(constraint.constraint)} {code(constraint.name)}"
-        case AnyOf():
-            return " or ".join(_type(each) for each in constraint.attr_constrs)
-        case AllOf():
-            return _type(constraint.attr_constrs[-1])
-        case ArrayOfConstraint():
-            return f"array of {_type(constraint.elem_range_constraint)}"
-        case SymbolNameConstraint():
-            return "symbol name"
-        case EqAttrConstraint():
-            return code(str(constraint.attr))
-        case BaseAttr():
-            return _class(constraint.attr)
-        case ParamAttrConstraint():
-            return _parametrized(constraint)
-        case _:
-            return "any"
-
-
-def _parametrized(constraint: ParamAttrConstraint[Any]) -> str:
-    given = [_type(each) for each in constraint.param_constrs]
-    if constraint.base_attr in (IntegerAttr, FloatAttr):
-        return "number" if given[1] == "any" else given[1]
-    if constraint.base_attr is DenseArrayBase:
-        return f"list of {given[0]}"
-    return _class(constraint.base_attr) + (f" of {given[0]}" if constraint.base_attr is RingType else "")
-
-
-def _class(of: type[Attribute]) -> str:
-    """A class of types or attributes by the name that it has in IR; the name of the class where it is abstract."""
-    name = str(getattr(of, "name", of.__name__))
-    sigil = "!" if issubclass(of, TypeAttribute) else "#"
-    return code(f"{sigil}{name}" if of.__module__.startswith(f"{PACKAGE}.") else _NAMES.get(name, name))

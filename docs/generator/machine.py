@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from docs.generator.ir import op_meanings
-from docs.generator.markdown import code, in_one_line, reflowed, table
 from docs.generator.source import module_called
 
 from penstock.dialects.machine import IntrinsicOp
-from penstock.lowering.machine_file import BEHAVIOUR_KEYS, MACHINE_KEYS, OPERAND_KEYS, PART_KINDS, part_keys
+from penstock.lowering.machine_file import BEHAVIOUR_KEYS, MACHINE_KEYS, OPERAND_KEYS, PART_KINDS
+from penstock.tools.markdown import code, in_one_line, reflowed, table
+from penstock.tools.op_documentation import key_meanings
 
 
 def machine_parts() -> Iterator[list[str]]:
@@ -23,19 +23,10 @@ def machine_parts() -> Iterator[list[str]]:
     for kind, op in PART_KINDS.items():
         yield [f"## `[[{kind}]]`"]
         yield reflowed(op.__doc__ or "")
-        meanings = op_meanings(op)
-        accessors = {name: accessor for accessor, (name, _) in op.get_irdl_definition().accessor_names.items()}
-        yield _keys(
-            [
-                (
-                    key,
-                    each.form,
-                    "required" if each.required else "",
-                    each.meaning or meanings.get(accessors.get(key, key), ""),
-                )
-                for key, each in part_keys(op).items()
-            ]
-        )
+        rows = [
+            (key, each.form, "required" if each.required else "", of) for key, (each, of) in key_meanings(op).items()
+        ]
+        yield _keys(rows)
         if op is IntrinsicOp:
             yield ["Its behaviour is written as an expression, with a table for each operand:"]
             yield _keys([(key, "", "", meaning) for key, meaning in BEHAVIOUR_KEYS.items()])

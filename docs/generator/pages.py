@@ -11,11 +11,11 @@ from docs.generator.api import module_section
 from docs.generator.doors import classes_in, door_section, doors, entry_points_table
 from docs.generator.ir import dialect_parts, upstream_parts
 from docs.generator.machine import machine_parts
-from docs.generator.markdown import code, in_one_line, page, summary, table
 from docs.generator.passes import pass_level, pass_row, pass_section
 from docs.generator.source import Module, Name, module_called, modules_matching
 
 from penstock.runtime.levels import LEVELS
+from penstock.tools.markdown import code, in_one_line, page, summary, table
 from penstock.tools.universe import DIALECTS, PASSES
 
 FOLDER = "docs/reference"

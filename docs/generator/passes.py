@@ -10,11 +10,11 @@ from pkgutil import resolve_name
 from typing import cast
 
 from docs.generator.api import fields_table
-from docs.generator.markdown import anchor, block, code, in_one_line, reflowed, summary
 from docs.generator.pairs import all_pairs
 from docs.generator.source import ROOT, Field, Module, fields, module_called
 
 from penstock.runtime.levels import LEVELS
+from penstock.tools.markdown import anchor, block, code, in_one_line, reflowed, summary
 
 
 def pass_section(name: str, place: str) -> Iterator[list[str]]:

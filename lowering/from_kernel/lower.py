@@ -15,6 +15,7 @@ from xdsl.utils.hints import isa
 from penstock.dialects.diagnostics import UserError, nearest_or_all
 from penstock.dialects.functions import NAME
 from penstock.dialects.graph.kernel import KernelOp
+from penstock.dialects.locations import inherit_locations
 from penstock.lowering.from_kernel import read_source
 from penstock.lowering.from_kernel.expressions import Expressions
 from penstock.lowering.from_kernel.faults import Fault
@@ -136,8 +137,13 @@ class KernelFile:
             arg_attrs=_names([each.name for each in kernel.parameters]),
             res_attrs=_names([each.name for each in kernel.results]),
         )
-        call.location = last.location = main.location = function.location
-        return ModuleOp([main, function])
+        main.location = function.location
+        for argument, own in zip(block.args, function.body.block.args, strict=True):
+            argument.location = own.location
+        module = ModuleOp([main, function])
+        module.location = function.location
+        inherit_locations(module)
+        return module
 
     def _function(self, kernel: Kernel, sizes: Mapping[str, int]) -> FuncOp:
         numbers = bind_numbers(kernel, sizes)
@@ -156,7 +162,8 @@ class KernelFile:
         for parameter in kernel.parameters:
             tensor = statements.declare(parameter, "parameter")
             type = tensor_type(tensor.shape, signless(tensor.element))
-            tensor.value = builder.block.insert_arg(type, len(builder.block.args))
+            location = expressions.location(parameter.at)
+            tensor.value = builder.block.insert_arg(type, len(builder.block.args), location)
             builder.names[tensor.value] = parameter.name
         results = [statements.declare(result, "result") for result in kernel.results]
         statements.run(kernel.body)
@@ -168,12 +175,10 @@ class KernelFile:
                 message = f'not all of the result "{tensor.name}" is stored'
                 raise Fault(message, tensor.declared, [tensor.missing])
             types.append(tensor.value.type)
-        last = ReturnOp(*(tensor.value for tensor in results if tensor.value is not None))
-        location = expressions.location(kernel.at)
-        last.location = location
-        builder.block.add_op(last)
+        builder.block.add_op(ReturnOp(*(tensor.value for tensor in results if tensor.value is not None)))
         function = FuncOp(kernel.name, (builder.block.arg_types, types), Region(builder.block), "private")
-        function.location = location
+        function.location = expressions.location(kernel.at)
+        inherit_locations(function)
         for value, name in builder.names.items():
             value.name_hint = name
         return function

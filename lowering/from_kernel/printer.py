@@ -98,15 +98,16 @@ def _head_parts(kernel: Kernel) -> tuple[str, list[str], str]:
     """What stands before the parameters, these, and what stands after them."""
     constants = ", ".join(_constant(each) for each in kernel.constants)
     start = f"kernel {kernel.name}[{constants}](" if constants else f"kernel {kernel.name}("
-    end = f") -> ({', '.join(_declarator(each) for each in kernel.results)})"
-    return start, [_declarator(each) for each in kernel.parameters], end
+    end = f") -> ({', '.join(print_declarator(each) for each in kernel.results)})"
+    return start, [print_declarator(each) for each in kernel.parameters], end
 
 
 def _constant(constant: Constant) -> str:
     return constant.name if constant.default is None else f"{constant.name} = {print_expression(constant.default)}"
 
 
-def _declarator(declared: Declarator) -> str:
+def print_declarator(declared: Declarator) -> str:
+    """The text of a tensor or a scalar as it is declared."""
     scope = f"{declared.scope} " if declared.scope is not None else ""
     dims = f"[{', '.join(map(print_expression, declared.dims))}]" if declared.dims else ""
     return f"{scope}{declared.element} {declared.name}{dims}"
@@ -127,7 +128,7 @@ def _indented(comments: Sequence[str], indent: str) -> Iterator[str]:
 def _statement(statement: Statement, indent: str) -> Iterator[str]:
     match statement:
         case Declaration(declared=declared, value=value):
-            text = _declarator(declared) + ("" if value is None else f" = {print_expression(value)}")
+            text = print_declarator(declared) + ("" if value is None else f" = {print_expression(value)}")
             yield _beside(indent + text, statement)
         case Assignment(target=target, operator=operator, value=value):
             text = f"{print_expression(target)} {operator} {print_expression(value)}"

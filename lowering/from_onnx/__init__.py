@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from onnx import ModelProto
 from xdsl.dialects.builtin import ModuleOp, StringAttr
 
+from penstock.dialects.locations import inherit_locations
 from penstock.dialects.verification import verify_module
 from penstock.dialects.verifier import Verifier
 from penstock.dialects.weights import WeightStore
@@ -42,7 +43,7 @@ def import_model(
 
     `model` is a path or a loaded model; `dims` gives sizes to symbolic dimensions; `name` becomes the
     name of the module, and is what messages call the file about a loaded model. Inputs and results of
-    `@main` carry `graph.name`; ops carry the names of the nodes as locations.
+    `@main` carry `graph.name`; as locations ops carry the names of the nodes, arguments their own, `@main` the graph's.
 
     A node of the domain `penstock` calls a kernel of the kernel language, of one of `kernels` or of the text that the
     model carries in its metadata under `penstock_kernels`; a function of the model in that place is not looked at.
@@ -68,6 +69,8 @@ def import_model(
     importer = GraphImporter(opsets, place, callable_kernels, allow_nan)
     function = importer.run(loaded, inputs)
     module = ModuleOp([function, *callable_kernels.functions], sym_name=None if name is None else StringAttr(name))
+    module.location = function.location
+    inherit_locations(module)
     for valid, new in (verifier or Verifier()).check(module):
         verify_module(module, valid, new)
     return module, importer.store

@@ -10,7 +10,7 @@ from typing import cast
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 from onnx.defs import onnx_opset_version
-from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, NameLoc, NoneAttr, StringAttr, TensorType
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, StringAttr, TensorType
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.utils.exceptions import VerifyException
@@ -23,6 +23,7 @@ from penstock.dialects.graph.base import erased, set_type
 from penstock.dialects.graph.dims import DIMS, names_attr, symbols_of
 from penstock.dialects.graph.kernel import KernelOp
 from penstock.dialects.graph.sizes import UnknownSize, is_known
+from penstock.dialects.locations import named
 from penstock.dialects.weights import Array, WeightStore
 from penstock.lowering.from_kernel.calls import CalledKernels
 from penstock.lowering.from_onnx.constants import FROM_CONSTANTS, evaluate, is_foldable
@@ -101,7 +102,7 @@ class GraphImporter:
         self._append(op, name)
 
     def _append(self, op: Operation, name: str) -> None:
-        op.location = NameLoc(StringAttr(name), NoneAttr())
+        op.location = named(name)
         self.block.add_op(op)
 
     def constant(self, array: Array, name: str) -> SSAValue:
@@ -136,7 +137,7 @@ class GraphImporter:
             self._found.gaps.append(Gap("sparse_initializer", graph.name, ""))
         names: Names = {}
         for name, tensor in inputs.items():
-            argument = self.block.insert_arg(tensor, len(self.block.args))
+            argument = self.block.insert_arg(tensor, len(self.block.args), named(name))
             _hint(argument, name)
             names[name] = argument
         check_structure(graph, self.place)
@@ -156,6 +157,7 @@ class GraphImporter:
             arg_attrs=_attributes(list(inputs), types[0]),
             res_attrs=_attributes([value.name for value in graph.output], types[1]),
         )
+        function.location = named(graph.name or "main")
         self._erase_names()
         function.update_function_type()
         return function

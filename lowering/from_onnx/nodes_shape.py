@@ -60,6 +60,7 @@ def unsqueeze(node: OnnxNode) -> SSAValue:
     given = node.listed("axes", 1, 13) or []
     rank = len(node.shape(0)) + len(given)
     axes, sizes = [normalized_axis(axis, rank) for axis in given], iter(node.shape(0))
+    require(len(set(axes)) == len(axes), f"an axis is there twice in {axes}")
     return node.emit(graph.ReshapeOp(node.value(0), [1 if axis in axes else next(sizes) for axis in range(rank)]))
 
 
@@ -180,6 +181,7 @@ def pad(node: OnnxNode) -> SSAValue:
         value = node.code.term(held) if isinstance(held, SSAValue) else float(one_of(held, "padding"))
         if node.has(3):
             axes = [normalized_axis(axis, rank) for axis in node.ints_of(3, "axes")]
+            require(len(pads) == 2 * len(axes), f"{len(pads)} pads are given for {len(axes)} axes")
             pads, given = [0] * (2 * rank), pads
             for position, axis in enumerate(axes):
                 pads[axis] = given[position]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import (
+    UNKNOWN_LOC,
     ArrayAttr,
     DenseIntOrFPElementsAttr,
     DictionaryAttr,
@@ -15,7 +16,6 @@ from xdsl.dialects.builtin import (
     LocationAttr,
     StringAttr,
     TensorType,
-    UnknownLoc,
 )
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
@@ -24,6 +24,7 @@ from xdsl.utils.hints import isa
 from penstock.dialects import graph
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.functions import WEIGHT
+from penstock.dialects.locations import location_of_value
 from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, KernelParameter, lowering_of
 from penstock.lowering.graph_to_tensor.shape import emit_concat, emit_slice
 from penstock.passes.graph.values import is_view
@@ -84,7 +85,7 @@ class FunctionLowering:
         self._func = func
         self._kernels = kernels
         self._block = Block()
-        self._location: LocationAttr = UnknownLoc()
+        self._location: LocationAttr = UNKNOWN_LOC
         self._values: dict[SSAValue, SSAValue] = {}
         self._weights: dict[str, SSAValue] = {}
         self._views: dict[KernelParameter, SSAValue] = {}
@@ -157,7 +158,8 @@ class FunctionLowering:
             builder.lower(member)
         returned = [builder.result(value).tensor for value in yielded]
         builder.block.add_op(ReturnOp(*returned))
-        self._location = _location_of(yielded, self._location)
+        # A group has the location of its last op, and is lowered as that of what it yields first.
+        self._location = location_of_value(yielded[0])
         arguments = [self._view(parameter) for parameter in builder.parameters]
         kernel = self._kernels.function(builder.block, self._location, builder.names)
         call = CallOp(kernel.sym_name.data, arguments, kernel.function_type.outputs.data)
@@ -223,7 +225,7 @@ class FunctionLowering:
 
     def _argument(self, of: SSAValue) -> SSAValue:
         type = _below_graph(of) if isa(of.type, TensorType) else of.type
-        argument = self._block.insert_arg(type, len(self._block.args))
+        argument = self._block.insert_arg(type, len(self._block.args), location_of_value(of))
         argument.name_hint = of.name_hint
         return argument
 
@@ -236,11 +238,3 @@ class FunctionLowering:
 def _below_graph(of: SSAValue) -> Attribute:
     """The type of a tensor of the graph level below that."""
     return tensor_type(shape_of(of), signless(element_of(of)))
-
-
-def _location_of(yielded: Sequence[SSAValue], otherwise: LocationAttr) -> LocationAttr:
-    """The location of the op that computes the result of a group."""
-    for value in yielded:
-        if isinstance(value.owner, Operation) and not isinstance(value.owner.location, UnknownLoc):
-            return value.owner.location
-    return otherwise

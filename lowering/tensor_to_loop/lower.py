@@ -27,6 +27,7 @@ from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, calls_itself, location_of
 from penstock.dialects.functions import NAME, OUTPUT, unique_name
+from penstock.dialects.locations import location_of_value
 from penstock.dialects.mem import static_strides
 from penstock.lowering.tensor_to_loop.rebuild import Rebuild, memref_like, memref_types
 from penstock.passes.analysis.strides import contiguous_strides
@@ -207,12 +208,13 @@ def _lower_version(
     block = Block(arg_types=arguments)
     old = function.body.block
     for argument, built in zip(old.args, block.args, strict=False):
-        built.name_hint = argument.name_hint
+        built.name_hint, built.location = argument.name_hint, argument.location
     outs = dict(zip(tensors, block.args[len(inputs) :], strict=True))
     for index, out in outs.items():
         returned = function.get_return_op()
-        hint = returned.arguments[index].name_hint if returned is not None else None
-        out.name_hint = hint or "out"
+        value = returned.arguments[index] if returned is not None else None
+        out.name_hint = (value.name_hint if value is not None else None) or "out"
+        out.location = function.location if value is None else location_of_value(value)
     scalars = [type for type in outputs if not isinstance(type, TensorType)]
     built = func.FuncOp(name, FunctionType.from_lists(arguments, scalars), Region(block), visibility)
     built.attributes.update(function.attributes)

@@ -18,10 +18,9 @@ from xdsl.dialects.builtin import (
     StridedLayoutAttr,
     TensorType,
     UnitAttr,
-    UnknownLoc,
     i64,
 )
-from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+from xdsl.ir import Attribute, Block, BlockArgument, Operation, Region, SSAValue
 from xdsl.rewriter import InsertPoint
 from xdsl.utils.hints import isa
 
@@ -282,6 +281,8 @@ class Rebuild:
         self._values[old] = new
         if new.name_hint is None and old.name_hint is not None:
             new.name_hint = old.name_hint
+        if isinstance(old, BlockArgument) and isinstance(new, BlockArgument):
+            new.location = old.location
 
     def _index(self, value: int) -> SSAValue:
         return self._builder.insert(arith.ConstantOp(IntegerAttr(value, IndexType()))).result
@@ -366,9 +367,8 @@ class Rebuild:
         source = self._values[pad.source]
         copy = mem.CopyOp(source, dest, source_offsets=offsets, padding=padding)
         self._copy(copy)
-        if isinstance(copy.location, UnknownLoc):
-            # What slices the padded tensor may come from no node: the pad does.
-            copy.location = pad.location
+        # What slices the padded tensor is there for what reads it: the pad is what is done.
+        copy.location = pad.location
 
     def _copy(self, copy: mem.CopyOp) -> None:
         if is_explicit(self._current):

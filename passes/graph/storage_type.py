@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 from xdsl.context import Context
-from xdsl.dialects.builtin import Float16Type, Float32Type, ModuleOp, TensorType, UnknownLoc, f16, f32
+from xdsl.dialects.builtin import Float16Type, Float32Type, ModuleOp, TensorType, f16, f32
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
@@ -17,11 +17,11 @@ from xdsl.utils.hints import isa
 from penstock.dialects import graph
 from penstock.dialects.context import store_of
 from penstock.dialects.graph import GraphOp, PatternKind, dense_of
+from penstock.dialects.locations import location_of_value
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.weights import Array, WeightStore
 from penstock.passes.analysis.kernels import is_contraction, machine_of
 from penstock.passes.graph.contractions import ContractionOp
-from penstock.passes.graph.layouts.forms import location_of_value
 from penstock.passes.graph.values import constant_array, derived, erase_dead, graph_blocks, rebuilt
 
 VIEWS = (graph.ConcatOp, graph.ReshapeOp, graph.SliceOp)
@@ -110,7 +110,7 @@ class StoredValues:
         """
         if (found := self._half.get(value)) is not None:
             return found
-        made = self._constant(value) if isinstance(value.owner, graph.ConstantOp) else _cast_group(value, user)
+        made = self._constant(value) if isinstance(value.owner, graph.ConstantOp) else _cast_group(value)
         Rewriter.insert_op(made, InsertPoint.before(user))
         result = self._half[value] = made.results[0]
         result.name_hint = f"{value.name_hint or 'value'}_f16"
@@ -132,13 +132,12 @@ class StoredValues:
         return made
 
 
-def _cast_group(value: SSAValue, user: Operation) -> graph.FusedOp:
-    """A group that casts `value` to f16; where nothing says what that is, it is there for its first `user`."""
+def _cast_group(value: SSAValue) -> graph.FusedOp:
+    """A group that casts `value` to f16."""
     body = Block(arg_types=[value.type])
     body.args[0].name_hint = value.name_hint
     cast_op = graph.CastOp(body.args[0], HALF)
-    location = location_of_value(value)
-    cast_op.location = derived(user.location if isinstance(location, UnknownLoc) else location, "f16")
+    cast_op.location = derived(location_of_value(value), "f16")
     body.add_ops([cast_op, graph.YieldOp(cast_op.result)])
     group = graph.FusedOp([value], body, pattern=PatternKind.ELEMENTWISE)
     group.location = cast_op.location

@@ -120,7 +120,8 @@ def new_loop(builder: Builder, iterations: Iterations, like: scf.ForOp, carried:
     types = [like.body.block.args[0].type, *(value.type for value in carried)]
     loop = scf.ForOp(values[0], values[1], values[2], carried, Region(Block(arg_types=types)))
     loop.location = like.location
-    loop.body.block.args[0].name_hint = like.body.block.args[0].name_hint
+    counter, old = loop.body.block.args[0], like.body.block.args[0]
+    counter.name_hint, counter.location = old.name_hint, old.location
     return builder.insert(loop)
 
 

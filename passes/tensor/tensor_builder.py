@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from xdsl.builder import Builder
 from xdsl.dialects import arith, scf, tensor
-from xdsl.dialects.builtin import DenseArrayBase, IndexType, LocationAttr, UnknownLoc, i64
+from xdsl.dialects.builtin import UNKNOWN_LOC, DenseArrayBase, IndexType, LocationAttr, i64
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.rewriter import InsertPoint
 
@@ -32,7 +32,7 @@ class TensorBuilder:
         """What the text shall call values."""
         self.name: str | None = None
         """What the results of ops are called that `emit` appends; None for no name."""
-        self.location: LocationAttr = UnknownLoc()
+        self.location: LocationAttr = UNKNOWN_LOC
 
     def emit(self, op: Operation) -> SSAValue:
         """Append `op`, which has one result."""

@@ -15,6 +15,7 @@ Redundant and padded ones cannot be separated where the result does not leave th
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 
 import numpy as np
@@ -75,6 +76,7 @@ MAX_COUNTED_BYTES = 1 << 31
 _READ, _WRITTEN = 1, 2
 
 
+@lru_cache(maxsize=1)
 def compulsory(program: Program) -> tuple[int, int] | None:
     """
     How many bytes off chip the commands read, other than what they have written themselves, and how many they write,

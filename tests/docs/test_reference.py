@@ -13,12 +13,12 @@ import pytest
 from docs.generator.api import module_section, undocumented
 from docs.generator.doors import doors
 from docs.generator.ir import undescribed
-from docs.generator.markdown import page, reflowed, table
 from docs.generator.pages import API_PAGES, FOLDER, pages
 from docs.generator.passes import options
 from docs.generator.source import ROOT, Module
 from xdsl.irdl import IRDLOperation
 
+from penstock.tools.markdown import page, reflowed, table
 from penstock.tools.universe import DIALECTS, PASSES
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")

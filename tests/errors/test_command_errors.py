@@ -201,7 +201,7 @@ def test_a_file_that_is_no_weights_is_named(penstock_opt: Command, text: Path) -
 def test_a_missing_weight_is_reported_where_it_is_used(penstock_opt: Command, text: Path) -> None:
     replace_weights(text, "v", WEIGHT)
     line = next(n for n, words in enumerate(text.read_text().splitlines(), 1) if "graph.constant" in words)
-    refused(penstock_opt(text), f"small.mlir:{line}:", 'error: no weight is called "w"', "^")
+    refused(penstock_opt(text), f"small.mlir:{line}:", 'error: "w": no weight is called "w"', "^")
 
 
 @pytest.mark.parametrize("array", [WEIGHT.T.copy(), WEIGHT.astype(np.float64)], ids=["shape", "type"])

@@ -74,6 +74,19 @@ IMAGE, FILTERS = value("x", 1, 3, 5, 5), value("k", 4, 2, 3, 3)
 NONE = numpy_helper.from_array(np.zeros(0, np.int64), "w")
 
 FAULTS: dict[str, tuple[ModelProto, str]] = {
+    "an axis twice": (
+        model(node("Unsqueeze", "x w", "y", "more"), weights=[numpy_helper.from_array(np.array([0, 0]), "w")]),
+        'node "more" (Unsqueeze): an axis is there twice in [0, 0]',
+    ),
+    "pads of fewer axes": (
+        model(
+            NodeProto(op_type="Pad", input=["x", "p", "", "w"], output=["y"], name="pad"),
+            weights=[
+                numpy_helper.from_array(np.array(each, np.int64), name) for name, each in (("p", [1]), ("w", [0]))
+            ],
+        ),
+        'node "pad" (Pad): ',
+    ),
     # Numbers that are none, or several.
     "a count of no number": (
         model(node("TopK", "x w", "y i", "largest"), weights=[NONE], outputs=[value("y", 2, 3)]),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -97,3 +99,24 @@ def test_the_wheel_installs_and_runs_in_a_clean_environment(wheel: Path, tmp_pat
     assert "arith.muli %y, %y" in merged
     assert "graph-to-tensor" in run(tools / "penstock-opt", "--list-passes", cwd=tmp_path)
     run(python, "-c", "import penstock; penstock.compile", cwd=tmp_path)
+
+
+@pytest.mark.slow
+def test_the_lowest_versions_of_dependencies_suffice(wheel: Path, tmp_path: Path, repository: Path) -> None:
+    environment = tmp_path / "env"
+    run(sys.executable, "-m", "venv", environment, cwd=tmp_path)
+    python = environment / "bin" / "python"
+    project = tomllib.loads((repository / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lowest = [re.sub(r"[>=]=([^,]*).*", r"==\1", each) for each in project["dependencies"]]
+    assert all(re.fullmatch(r"[\w-]+==[\d.]+", each) for each in lowest), lowest
+    run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wheel, *lowest, cwd=tmp_path)
+    installed = run(python, "-m", "pip", "list", "--format=freeze", cwd=tmp_path).lower().replace("_", "-").splitlines()
+    for each in lowest:
+        name, _, version = each.lower().replace("_", "-").partition("==")
+        assert any(re.fullmatch(rf"{name}=={re.escape(version)}(\.0)*", line) for line in installed), (each, installed)
+    # The example of the README, in a folder that holds nothing but the examples.
+    shutil.copytree(repository / "examples" / "digits", tmp_path / "examples" / "digits")
+    readme = (repository / "README.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    (expected,) = re.findall(r"```text\n(.*?)```", readme, re.DOTALL)
+    assert run(python, "-c", program, cwd=tmp_path) == expected

@@ -6,7 +6,7 @@ from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.dialects.func import FuncOp
 
 from penstock.dialects.context import make_context
-from penstock.dialects.diagnostics import location_of
+from penstock.dialects.diagnostics import location_of, render_location
 from penstock.lowering.from_text import SourceText, parse_text
 from penstock.passes.isomorphic_kernels import rewrite_kernels, structure_of
 
@@ -52,7 +52,10 @@ def test_a_kernel_that_differs_in_name_crossing_and_locations_is_copied() -> Non
     assert [op.name for op in found[1].body.block.ops] == ["mem.buffer", "func.return"]
     assert [str(each.attributes["remark"]) for each in found] == ['"erased"', '"erased"']
     assert str(found[1].attributes["crossing"]) == "8 : i64"
-    assert [location_of(next(iter(each.body.block.ops))) for each in found] == ['"node of f"', '"node of g"']
+    places = [location_of(next(iter(each.body.block.ops))) for each in found]
+    assert places == ['kernels.mlir:3:3 ("node of f")', 'kernels.mlir:9:3 ("node of g")']
+    arguments = [render_location(each.body.block.args[0].location) for each in found]
+    assert arguments == ["kernels.mlir:2:22", "kernels.mlir:8:22"]
 
 
 def test_what_decides_otherwise_is_rewritten_by_itself() -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from xdsl.dialects.builtin import FileLineColLoc, ModuleOp, UnknownLoc
+from xdsl.dialects.builtin import ModuleOp
 
 from penstock.dialects.context import PenstockContext, make_context
 from penstock.dialects.files import temporary_folder, write_whole
@@ -158,10 +158,7 @@ class StateCache:
             if path is None:
                 return None
             ctx.weights = WeightStore.open(path)
-        module = parse_text(ctx, SourceText(_TEXT, state.text)).module
-        for op in module.walk():
-            if isinstance(op.location, FileLineColLoc) and op.location.filename.data == _TEXT:
-                op.location = UnknownLoc()
+        module = parse_text(ctx, SourceText(_TEXT, state.text), positions=False).module
         program = Program(module, ctx, Workloads(dict(state.workloads)), dict(state.weights))
         self._remember(digest, program)
         return program.copy()

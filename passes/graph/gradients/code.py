@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any, NoReturn, TypeAlias
 
-from xdsl.dialects.builtin import LocationAttr, ModuleOp, UnknownLoc
+from xdsl.dialects.builtin import UNKNOWN_LOC, LocationAttr, ModuleOp
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
@@ -79,7 +79,7 @@ class AdjointCode(TermBuilder):
         self._block = block
         self._active = active
         self._store = store
-        self._location: LocationAttr = UnknownLoc()
+        self._location: LocationAttr = UNKNOWN_LOC
         self._adjoints: dict[SSAValue, Term] = {}
         self._seed: Term | None = None
 

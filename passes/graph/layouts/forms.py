@@ -12,14 +12,13 @@ from collections.abc import Sequence
 from math import prod
 from typing import NamedTuple
 
-from xdsl.dialects.builtin import LocationAttr, NameLoc, NoneAttr, StringAttr, TensorType, UnknownLoc
-from xdsl.dialects.func import FuncOp
-from xdsl.ir import Block, BlockArgument, Operation, SSAValue
+from xdsl.dialects.builtin import LocationAttr, TensorType
+from xdsl.ir import Block, Operation, SSAValue
 
 from penstock.dialects.element_types import numpy_dtype
-from penstock.dialects.functions import NAME, attribute_text
 from penstock.dialects.graph import NCHW, NHWC, GraphOp, LayoutTransformOp, ReshapeOp, Tensor, TransposeOp, tensor_of
 from penstock.dialects.graph.layout import Layout, LayoutPart, steps_between
+from penstock.dialects.locations import location_of_value
 from penstock.passes.graph.values import derived
 from penstock.passes.shapes import shape_of
 
@@ -261,14 +260,3 @@ class Forms:
         op.results[0].name_hint = hint
         self.block.add_op(op)
         return op.results[0]
-
-
-def location_of_value(value: SSAValue) -> LocationAttr:
-    """Where `value` is computed; for an argument, the name that it has outside."""
-    if isinstance(value.owner, Operation):
-        return value.owner.location
-    func = value.owner.parent_op()
-    if isinstance(value, BlockArgument) and isinstance(func, FuncOp):
-        if (name := attribute_text(func, value.index, NAME)) is not None:
-            return NameLoc(StringAttr(name), NoneAttr())
-    return UnknownLoc()

@@ -13,13 +13,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from xdsl.dialects.builtin import IntegerType, Signedness, UnknownLoc, i8, i32
+from xdsl.dialects.builtin import IntegerType, Signedness, i8, i32
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from penstock.dialects import graph
 from penstock.dialects.graph import GraphOp, tensor_of
 from penstock.dialects.graph.base import SelectsElements, integer_bounds, is_unsigned
+from penstock.dialects.locations import location_of_value
 from penstock.dialects.weights import Array, WeightStore
 from penstock.passes.analysis.vector_products import VectorProduct, products_at_once
 from penstock.passes.graph.contractions import (
@@ -166,9 +167,8 @@ class IntegerProducts(NodeBuilder):
         """Insert ops right after the definition of a value, where whatever is derived from it can use them."""
         owner = value.owner
         point = InsertPoint.after(owner) if isinstance(owner, Operation) else InsertPoint.at_start(owner)
-        location = owner.location if isinstance(owner, Operation) else UnknownLoc()
         for op in ops:
-            op.location = derived(location, "stored")
+            op.location = derived(location_of_value(value), "stored")
         ops[-1].result.name_hint = "stored"
         Rewriter.insert_op(ops, point)
         return ops[-1].result

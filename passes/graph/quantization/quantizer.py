@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from xdsl.dialects.builtin import LocationAttr, StringAttr, UnknownLoc, f32, i8
+from xdsl.dialects.builtin import UNKNOWN_LOC, LocationAttr, StringAttr, f32, i8
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Block, Operation, SSAValue
 
 from penstock.dialects import graph
 from penstock.dialects.graph import GraphOp, Tensor, tensor_of
 from penstock.dialects.graph.base import SelectsElements
+from penstock.dialects.locations import location_of_value
 from penstock.dialects.remarks import remark
 from penstock.dialects.weights import WeightStore
 from penstock.passes.graph.contractions import ContractionOp, Layer, contraction_at, contraction_length
@@ -59,7 +60,7 @@ class Quantizer(NodeBuilder, ABC):
 
     def __init__(self, func: FuncOp, ranges: Mapping[str, Range], store: WeightStore, per_channel: bool):
         self.block: Block = func.body.block
-        super().__init__(UnknownLoc(), store, insert=self.block.add_op)
+        super().__init__(UNKNOWN_LOC, store, insert=self.block.add_op)
         self.names = value_names(func)
         self.ranges = ranges
         self.per_channel = per_channel
@@ -167,7 +168,7 @@ class Quantizer(NodeBuilder, ABC):
             scale = self.constant(np.asarray(given.scale.factor, np.float32), "scale")
             op = graph.DequantizeLinearOp(given.value, scale, zero)
             # What is called as the old value is its integers; at the border it is this.
-            self._reals[old] = self.add_at(op, "real", self._location_of(old))
+            self._reals[old] = self.add_at(op, "real", location_of_value(old))
         return self._reals[old]
 
     def integers(self, old: SSAValue) -> Quantized:
@@ -192,7 +193,7 @@ class Quantizer(NodeBuilder, ABC):
         return self.add_at(
             graph.QuantizeLinearOp(real, factor, zero, element_type=i8),
             "q",
-            derived(self._location_of(old), "integers"),
+            derived(location_of_value(old), "integers"),
         )
 
     def require(self, *olds: SSAValue) -> None:
@@ -239,13 +240,9 @@ class Quantizer(NodeBuilder, ABC):
 
     def finish(self, op: GraphOp, old: SSAValue) -> SSAValue:
         """Append the op whose result stands for an old value."""
-        self.add_at(op, "integers", derived(self._location_of(old), "integers"))
+        self.add_at(op, "integers", derived(location_of_value(old), "integers"))
         op.result.name_hint = old.name_hint
         return op.result
-
-    @staticmethod
-    def _location_of(old: SSAValue) -> LocationAttr:
-        return old.owner.location if isinstance(old.owner, Operation) else UnknownLoc()
 
     def moved(self, op: GraphOp, data: SSAValue) -> GraphOp:
         """A copy of an op that selects elements on other data, of its element type."""

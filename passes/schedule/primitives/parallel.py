@@ -66,7 +66,7 @@ def parallel(
     block = Block(arg_types=[loop.body.block.args[0].type for loop in nest])
     for index, loop in zip(block.args, nest, strict=True):
         counter = loop.body.block.args[0]
-        index.name_hint = counter.name_hint
+        index.name_hint, index.location = counter.name_hint, counter.location
         counter.replace_all_uses_with(index)
     for op in body_of(innermost):
         op.detach()

@@ -261,7 +261,8 @@ func.func @main(%x: tensor<2x2xf32>, %at: tensor<1x2xi64>, %u: tensor<1x2xf32>) 
 
 def test_an_op_without_a_derivative_is_named_with_its_place() -> None:
     error = refused(WITHOUT.replace("RESULT", "%y"), "graph-gradient{wrt=0}")
-    assert error.loc == '"pick"'
+    assert error.loc is not None
+    assert error.loc.endswith(':4:3 ("pick")')
     assert error.message == 'graph.scatter_elements with the reduction "max" has no derivative'
     assert error.status == UNSUPPORTED
 

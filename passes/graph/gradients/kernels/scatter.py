@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import IndexType, UnknownLoc
+from xdsl.dialects.builtin import UNKNOWN_LOC, IndexType
 from xdsl.dialects.linalg.ops import YieldOp
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.ir.affine import AffineBinaryOpExpr, AffineBinaryOpKind, AffineDimExpr, AffineExpr, AffineMap
@@ -314,7 +314,7 @@ def _loops_in(sources: Sequence[AffineExpr]) -> int:
 def _body_of(terms: Terms) -> Block:
     """The ops of a term, without those that nothing uses, by themselves."""
     block = Block(arg_types=[element_of(value) for value, _ in terms.operands])
-    body = Body(block, UnknownLoc())
+    body = Body(block, UNKNOWN_LOC)
     body.end(terms.compute(body, block.args))
     erase_dead(block, Operation)
     return block
