@@ -64,6 +64,7 @@ class PipelineStep:
 
 PIPELINE: dict[str, tuple[PipelineStep, ...]] = {
     "graph": (
+        PipelineStep("topological-sort"),
         # Before any folding: a quantised weight that is folded is no longer one.
         PipelineStep("integer-arithmetic"),
         PipelineStep("simplify"),
@@ -96,6 +97,7 @@ PIPELINE: dict[str, tuple[PipelineStep, ...]] = {
     ),
     "loop": (
         PipelineStep("tensor-to-loop"),
+        PipelineStep("order-ops"),
         PipelineStep("promote"),
         PipelineStep("promote-levels", for_scopes=True),
         PipelineStep("tensorize", for_machine=True),

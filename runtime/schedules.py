@@ -16,7 +16,7 @@ from penstock.dialects.context import PenstockContext, make_context
 from penstock.dialects.diagnostics import USAGE, UserError, location_of, nearest_or_all
 from penstock.dialects.upstream.transform import IncludeOp
 from penstock.dialects.upstream.transform_tune import AlternativesOp, KnobOp
-from penstock.lowering.from_text import parse_text, read_text
+from penstock.lowering.from_text import SourceText, parse_text, read_text
 from penstock.lowering.to_text import module_text
 from penstock.passes.schedule.deciding import given_for
 from penstock.passes.schedule.sections import LOOPS, SECTIONS, START, decides
@@ -27,16 +27,16 @@ WITH_SEQUENCES = "transform.with_named_sequence"
 """The attribute that MLIR wants of a module with named sequences."""
 
 
-def read_schedules(path: str | Path, knobs: Sequence[str] = ()) -> dict[str, NamedSequenceOp]:
+def read_schedules(source: str | Path | SourceText, knobs: Sequence[str] = ()) -> dict[str, NamedSequenceOp]:
     """
-    The schedules in a file, by the names of their kernels.
+    The schedules in a file, or in a text, by the names of their kernels.
 
     A sequence that others include is a macro: its ops take the place of `transform.include`, and it is the schedule of
     no kernel. `knobs`, each `KERNEL.NAME=VALUE`, select values of `transform.tune.knob` and regions of
     `transform.tune.alternatives`. Raises UserError for text that does not parse or verify, for what is no schedule, and
     for a knob or a value that is not there.
     """
-    parsed = parse_text(make_context(), read_text(path))
+    parsed = parse_text(make_context(), source if isinstance(source, SourceText) else read_text(source))
     _refuse_repeated(parsed.module)
     verify(parsed.module, parsed)
     sequences: dict[str, NamedSequenceOp] = {}

@@ -60,6 +60,8 @@ PASSES: dict[str, str] = {
     "integer-arithmetic": "penstock.passes.graph.integer_arithmetic:IntegerArithmeticPass",
     "quantize": "penstock.passes.graph.quantize:QuantizePass",
     "mem-promote": "penstock.passes.loop.mem_promote:MemPromotePass",
+    "order-ops": "penstock.passes.loop.order_ops:OrderOpsPass",
+    "topological-sort": "penstock.passes.graph.topological_sort:TopologicalSortPass",
     "parallelize": "penstock.passes.loop.parallelize:ParallelizePass",
     "promote": "penstock.passes.loop.promote:PromotePass",
     "promote-levels": "penstock.passes.loop.promote_levels:PromoteLevelsPass",

@@ -40,5 +40,7 @@ def function_names(
 
 def _nodes(function: func.FuncOp) -> list[str]:
     """The names of the nodes that the ops of a function come from; passes may have added ops without one."""
-    locations = (op.location for op in function.walk() if op is not function)
+    ops = (op for op in function.walk() if op is not function)
+    # A constant or a buffer stands before all ops, and comes from the one that it serves.
+    locations = (op.location for op in ops if op.operands or op.regions or not op.results)
     return list(dict.fromkeys(each.desc.data for each in locations if isinstance(each, NameLoc)))

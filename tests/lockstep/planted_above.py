@@ -154,8 +154,8 @@ TENSOR = (
         "tile",
         "the epilogue adds the sums to themselves",
         "bias",
-        r'arith.addf (%\w+), %\w+ : f32 loc\("bias"\)',
-        r'arith.addf \1, \1 : f32 loc("bias")',
+        r'arith.addf (%\w+), %\w+ : f32 loc\("bias"',
+        r'arith.addf \1, \1 : f32 loc("bias"',
     ),
     Bug(
         "dense",

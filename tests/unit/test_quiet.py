@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from contextlib import chdir
 from pathlib import Path
@@ -49,7 +50,8 @@ def files(made: Path, tmp_path: Path) -> Path:
 
 
 def is_ir(text: str) -> bool:
-    return text.startswith("builtin.module") and text.endswith("}\n") and text.count("builtin.module") == 1
+    is_module = re.fullmatch(r'builtin\.module.*\n\}( loc\("\w+"\))?\n', text, re.DOTALL) is not None
+    return is_module and text.count("builtin.module") == 1
 
 
 def is_json(text: str) -> bool:

@@ -122,7 +122,7 @@ def test_every_level_has_a_report_of_what_it_decides(penstock: Command, tmp_path
     assert (report["scopes"] is not None) == (level in ("loop", "accel"))
     assert (report["transfers"] is not None) == (level == "accel")
     assert report["c_bytes"] is None
-    assert [name for name, _ in report["passes"]][:2] == ["integer-arithmetic", "simplify"]
+    assert [name for name, _ in report["passes"]][:2] == ["topological-sort", "integer-arithmetic"]
 
 
 def test_a_report_that_cannot_be_written_is_the_users_fault(penstock: Command) -> None:

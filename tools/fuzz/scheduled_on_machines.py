@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from random import Random
 
 from xdsl.dialects.func import FuncOp
@@ -16,10 +14,10 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from penstock.dialects.context import PenstockContext, make_context
 from penstock.dialects.diagnostics import UserError
-from penstock.dialects.files import write_whole
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.upstream.transform import GeneralizeOp
 from penstock.lowering.from_machine_toml import load_machine, read_machine
+from penstock.lowering.from_text import SourceText
 from penstock.passes.analysis.kernels import device_of, kernels, machine_kernels
 from penstock.passes.loop.promote import Promotion
 from penstock.passes.loop.promote_levels import Routing
@@ -247,10 +245,7 @@ def _require_same_program(case: Case, ctx: PenstockContext, refusal: UserError |
     """Raise WrongError where the schedules as text, given to the compiler, make another program."""
     text = schedules_text(ctx, ctx.schedules.applied)
     again = make_context()
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "schedules.mlir")
-        write_whole(file, text)
-        again.schedules.given = read_schedules(file)
+    again.schedules.given = read_schedules(SourceText("schedules.mlir", text))
     module = case.program.module.clone()
     try:
         for each in case.program.passes:

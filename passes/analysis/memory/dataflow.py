@@ -127,7 +127,7 @@ class _Finder:
         return _Scanned(reads, [])
 
     def _extend(self, runs: dict[int, _Run], op: Operation, part: RootBox) -> None:
-        box = _constant_box(part)
+        box = constant_box(part)
         if box is None:
             return
         run = runs.get(part.root)
@@ -140,7 +140,7 @@ class _Finder:
             del runs[part.root]
 
 
-def _constant_box(part: RootBox) -> IndexBox | None:
+def constant_box(part: RootBox) -> IndexBox | None:
     if any(at.terms for at in part.offsets):
         return None
     return tuple((at.base, at.base + size) for at, size in zip(part.offsets, part.sizes, strict=True))

@@ -267,8 +267,10 @@ def test_a_cast_that_only_widens_a_factor_goes_into_the_body() -> None:
 
 
 def test_a_cast_that_narrows_or_is_used_otherwise_stays_an_op() -> None:
-    used = "%g = graph.abs %e : tensor<4x6xf32>"
-    generics = [op for op in lower(verified(CAST.replace("USE", used)), "graph-to-tensor").walk()]
+    used = """%g = graph.reduce_sum %e axes [1] : tensor<4x6xf32> -> tensor<4x1xf32>
+    %h = graph.add %f, %g : (tensor<4x5xf32>, tensor<4x1xf32>) -> tensor<4x5xf32>"""
+    text = CAST.replace("USE", used).replace("graph.yield %f", "graph.yield %h")
+    generics = [op for op in lower(verified(text), "graph-to-tensor").walk()]
     assert sum(isinstance(op, GenericOp) and len(op.inputs) == 1 for op in generics) == 2
     narrowed = CAST.replace("USE", "").replace("f16", "f64")
     generics = [op for op in lower(verified(narrowed), "graph-to-tensor").walk()]
