@@ -16,6 +16,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Operation
 from xdsl.traits import IsTerminator
 
+from penstock.dialects.diagnostics import UserError
 from penstock.passes.analysis.effects import Effects
 from penstock.passes.analysis.memory.aliases import Aliases, Allocation, bits, is_memory
 from penstock.passes.analysis.memory.dataflow import DataFlow, Flows, IndexBox, constant_box
@@ -55,8 +56,8 @@ class BlockOrders:
     def of(self, function: func.FuncOp) -> BlockOrder | None:
         """
         The order of a function of one block that makes several buffers in the arena; None for others, and where an op
-        does what is not known here: where an address leaves the memrefs, a command is asynchronous, or effects are on
-        something that is no memory.
+        does what is not known here: where an address leaves the memrefs, a command is asynchronous, effects are on
+        something that is no memory or on globals, or a buffer has no one place as the program stands.
         """
         block = function.body.blocks[0]
         arena = [op for op in block.ops if isinstance(op, Allocation) and scope_of_allocation(op) is None]
@@ -67,9 +68,17 @@ class BlockOrders:
         effects = [_effect_of(op, flow) for op in ops]
         if flow.aliases.escaped or not all(effect.touches for effect in effects):
             return None
+        memory = (value for op in ops for inner in op.walk() for value in inner.operands if is_memory(value.type))
+        if not all(map(flow.aliases.of, memory)):
+            return None
         if any(inner.dialect_name() == "accel" for inner in block.walk()):
             return None
         number = {flow.aliases.number[op.results[0]]: place for place, op in enumerate(arena)}
+        try:
+            inside = tuple(self._inside(op, function) for op in ops)
+        except UserError:
+            # Such as one that iterations make which run at once: a later pass may still run them one by one.
+            return None
         return BlockOrder(
             block,
             tuple(ops),
@@ -77,7 +86,7 @@ class BlockOrders:
                 tuple(size_in_bytes(op) for op in arena),
                 tuple(frozenset(number[root] for root in bits(each.touches) if root in number) for each in effects),
                 tuple(_before(ops, effects, flow.aliases)),
-                tuple(self._inside(op, function) for op in ops),
+                inside,
             ),
         )
 
