@@ -25,7 +25,9 @@ class Times:
     """The times of the pushes into each queue, in program order."""
     pops: dict[QueueName, tuple[int | None, ...]]
     in_order: bool
-    """Whether transfers of a unit end, and pushes into a queue happen, in program order: the equations hold."""
+    """
+    Whether transfers of a unit end, and pushes into a queue are ready and happen, in program order: the equations hold.
+    """
 
     @property
     def cycles(self) -> int | None:
@@ -59,6 +61,8 @@ class _Equations:
         self.end = [self.variable() for _ in commands]
         """When the last push was made."""
         self.pushes: dict[QueueName, list[int]] = {queue.name: [] for queue in program.machine.queues}
+        self.ready: dict[QueueName, list[int]] = {queue.name: [] for queue in program.machine.queues}
+        """For each push, the time from which it waits only for room in its queue."""
         self.pops: dict[QueueName, list[int]] = {queue.name: [] for queue in program.machine.queues}
         self.never = self.variable()
         self.terms[self.never].append((self.never, 0))
@@ -117,6 +121,7 @@ class _Equations:
         for name in command.pushes:
             pushed = self.variable()
             self.terms[pushed].append((done, 0))
+            self.ready[name].append(done)
             self.pushes[name].append(pushed)
             done = pushed
         self.terms[self.end[number]].append((done, 0))
@@ -158,7 +163,9 @@ class _Equations:
         for command, end in zip(self.program.commands, ends, strict=True):
             if command.kind is Kind.TRANSFER:
                 by_unit[command.unit].append(end)
-        in_order = all(map(_ascending, (*by_unit.values(), *pushes.values())))
+        # A push that never happens may have been ready before another that does, and would have taken its room.
+        ready = [[values[each] for each in found] for found in self.ready.values()]
+        in_order = all(map(_ascending, (*by_unit.values(), *pushes.values(), *ready)))
         return Times(starts, ends, pushes, pops, in_order)
 
     def _solve(self) -> list[int | None]:
