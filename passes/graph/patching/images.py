@@ -86,8 +86,9 @@ class ImageSteps:
             elif isinstance(op, LayoutTransformOp):
                 self._has_patches(op)
             elif isinstance(op, PadOp) or pattern_kind(op) in _PER_ELEMENT:
-                spatial = self.spatial.get(op.results[0])
-                for operand in op.operands if spatial is not None else ():
+                if (spatial := self.spatial.get(op.results[0])) is None:
+                    continue
+                for operand in op.operands:
                     if not is_constant(operand) and tensor_of(operand).get_num_dims() > spatial[-1]:
                         self._note(operand, spatial)
 
