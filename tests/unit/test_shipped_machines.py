@@ -18,6 +18,7 @@ from penstock.lowering.from_machine_toml import load_machine, machine_text, ship
 from penstock.lowering.from_text import SourceText, parse_text
 
 PEAKS = {
+    "cortex-m55-like": 0,
     "cortex-m7-nn": 2,
     "epiphany-iii": 0,
     "gemmini": 16 * 16,
