@@ -35,6 +35,7 @@ PEAKS = {
     "smaug-smv": 8 * 32,
     "snax-opengemm": 8 * 8 * 8,
     "snitch-cluster": 8 * 2,  # eight cores, two of f32 each
+    "tpu-v1-like": 256 * 256,
     "vta-fsim": 1 * 16 * 16,
     "vta-pynq": 1 * 16 * 16,
     "vta-rtl": 1 * 16 * 16,
@@ -45,6 +46,7 @@ PUBLISHED = {
     "h100-sm": (989.4e12, 132),
     "rapid-core-like": (3e12, 1),
     "snax-opengemm": (204.8e9, 1),
+    "tpu-v1-like": (92e12, 1),
 }
 """Operations a second of the whole chip, and the parts it has of which one is modelled."""
 
