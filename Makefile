@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 # One worker runs all tests of a module: they share networks and lowered programs.
 PYTEST_ARGS ?= -n auto --dist loadscope -q
 
-.PHONY: help demo test exhaustive sanitize bench docs site lint format clean
+.PHONY: help demo test exhaustive sanitize bench science docs site lint format clean
 
 help:
 	@echo "make demo    compile and run a small network on a scratchpad machine"
@@ -14,6 +14,7 @@ help:
 	@echo "make exhaustive  the large sweeps that the suite leaves out, and fresh examples of the property tests"
 	@echo "make sanitize  tests with all C compiled under the sanitizers of addresses and undefined behaviour"
 	@echo "make bench   the benchmarks"
+	@echo "make science figures of papers beside ours"
 	@echo "make docs    write docs/reference anew from docstrings"
 	@echo "make site    docs/ as a site, in build/site"
 	@echo "make lint    ruff and pyright"
@@ -56,6 +57,10 @@ bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.schedules
 	$(BIN)/python -m benchmarks.operators
 	$(BIN)/python -m benchmarks.llvm
+
+# Figures of papers, beside ours.
+science: $(INSTALLED)
+	$(BIN)/python -m benchmarks.science
 
 docs: $(INSTALLED)
 	$(BIN)/python -m docs.generator

@@ -266,6 +266,25 @@ def products(_: Sequence[str]) -> None:
     print(text_table(f"{SIDE} x {SIDE} x {SIDE} (T / T* at most 1.11; aimed at: 1.03)", head, rows))
 
 
+def epilogue_cycles(machine: str, channels: int, size: int, groups: int) -> tuple[int, int, int]:
+    """The cycles of a 3x3 convolution with its epilogue: fused, an op a kernel, and as `assign-devices` decides."""
+    text = scaled_convolution(channels, size, groups)
+    cycles: list[int] = []
+    for swapped in (
+        {"assign-devices": "assign-devices{weigh-fusion=false}"},
+        {"graph-fuse": "graph-fuse{max-ops=1}"},
+        {},
+    ):
+        specs = [swapped.get(spec, spec) for spec in pipeline("accel", machine) if spec not in FOLDS_SCALES]
+        ctx = make_context()
+        module = parse_text(ctx, SourceText("program.mlir", text)).module
+        attach_machine(module, machine)
+        run_passes(ctx, module, read_pipeline(",".join(specs)))
+        cycles.append(run_program(module).cycles)
+    fused, single, decided = cycles
+    return fused, single, decided
+
+
 def fusion(_: Sequence[str]) -> None:
     """
     A convolution with a scale, an offset and a rectifier: the cycles fused, of single ops, and as it is decided.
@@ -274,20 +293,7 @@ def fusion(_: Sequence[str]) -> None:
     """
     rows: list[Sequence[object]] = []
     for machine, channels, size, groups in FUSED:
-        text = scaled_convolution(channels, size, groups)
-        cycles: list[int] = []
-        for swapped in (
-            {"assign-devices": "assign-devices{weigh-fusion=false}"},
-            {"graph-fuse": "graph-fuse{max-ops=1}"},
-            {},
-        ):
-            specs = [swapped.get(spec, spec) for spec in pipeline("accel", machine) if spec not in FOLDS_SCALES]
-            ctx = make_context()
-            module = parse_text(ctx, SourceText("program.mlir", text)).module
-            attach_machine(module, machine)
-            run_passes(ctx, module, read_pipeline(",".join(specs)))
-            cycles.append(run_program(module).cycles)
-        fused, single, ours = cycles
+        fused, single, ours = epilogue_cycles(machine, channels, size, groups)
         kind = "depthwise" if groups == channels else "dense"
         rows.append(
             (machine, f"{channels}x{size}x{size}", kind, fused, single, ours, f"{ours / min(fused, single):.3f}")

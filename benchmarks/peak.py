@@ -1,12 +1,15 @@
 """
 The arena of a program: what of it is alive at once, as the ops stand in the model and in the order of `order-ops`.
 
-    python -m benchmarks.peak [--networks NAME ...] [--machine NAME] [--steps N] [--seeds N]
+    python -m benchmarks.peak [--networks NAME ...] [--machine NAME] [--steps N] [--seeds N] [--patches [NAME ...]]
 
 For every network of examples/networks, and for drawn ones whose wiring leaves many orders (`wired.py` there): KiB of
 the arena that are alive at once at most in the order of the model, in that of `topological-sort`, and in the new one;
 the bound that no order falls below ("=": the order is proved to be best), what `mem-plan` then takes, and CPU seconds
 of the pass.
+
+With `--patches` the images by patches (`patch`) instead: for each network the peak of its images whole, and the least
+that takes no more than so many times the multiply-accumulates.
 """
 
 from __future__ import annotations
@@ -35,7 +38,10 @@ from penstock.dialects.context import make_context
 from penstock.lowering.from_onnx import import_model
 from penstock.passes.analysis.memory.memory_problems import ARENA, plan_report
 from penstock.passes.analysis.memory.op_orders import BlockOrder, BlockOrders
+from penstock.passes.graph.patching.images import ImageSteps
+from penstock.passes.graph.values import graph_blocks
 from penstock.passes.planning.op_order import DEFAULT_STEPS, OrderOutcome, OrderProblem, order_ops, peak_of
+from penstock.passes.planning.patches import pareto
 from penstock.runtime.compiler import passes_for
 from penstock.runtime.pass_manager import run_passes
 
@@ -121,14 +127,44 @@ def measured(model: Any, machine: str | None, steps: int) -> Measured:
     return Measured(len(order.ops), peak_of(given.problem, given.given), walked, outcome, sum(arena), seconds)
 
 
+WORK = (1.01, 1.05, 1.1, 1.17, 1.5)
+PATCHED = ("mobilenet_v1", "mobilenet_v2", "squeezenet", "resnet50")
+
+
+def patch_cells(name: str, machine: str | None) -> Sequence[object]:
+    """A line of the table of patches: the points of the Pareto curve of peak and work below each bound."""
+    model = network(name)[0]
+    module, store = import_model(model)
+    ctx = make_context()
+    ctx.weights = store
+    passes = passes_for(module, "graph", machine)
+    at = [each.name for each in passes].index("graph-fuse")
+    run_passes(ctx, module, passes[:at], verify_each=False)
+    (block,) = graph_blocks(module)
+    started = cpu_seconds()
+    problem = ImageSteps.of(block).problem()
+    curve = list(pareto(problem))
+    seconds = cpu_seconds() - started
+    whole = curve[0].peak
+    least = (min(plan.peak for plan in curve if plan.macs <= most * problem.macs) for most in WORK)
+    shares = (f"{peak / KIB:,.0f} ({1 - peak / whole:.0%})" for peak in least)
+    return name, f"{whole / KIB:,.0f}", *shares, f"{curve[-1].peak / KIB:,.0f}", len(curve), f"{seconds:.2f}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", nargs="*", metavar="NAME", help="default: all; none with no name")
     parser.add_argument("--machine", default="native", metavar="NAME", help="default: %(default)s")
     parser.add_argument("--steps", type=int, default=DEFAULT_STEPS, metavar="N", help="default: %(default)s")
     parser.add_argument("--seeds", type=int, default=10, metavar="N", help="drawn networks of a kind (%(default)s)")
+    parser.add_argument("--patches", nargs="*", metavar="NAME", help=f"of {', '.join(PATCHED)}, or of these networks")
     args = parser.parse_args()
     rows: list[Sequence[object]] = []
+    if args.patches is not None:
+        rows = [patch_cells(name, args.machine) for name in args.patches or PATCHED]
+        head = ("network", "whole, KiB", *(f"<= {most}x work" for most in WORK), "least", "plans", "CPU s")
+        print(text_table(f"Images by patches for {args.machine}", head, rows))
+        return
     for name in names() if args.networks is None else args.networks:
         say(f"peak: {name}")
         rows.append(measured(network(name)[0], args.machine, args.steps).cells(name))

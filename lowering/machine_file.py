@@ -44,6 +44,7 @@ from penstock.dialects.machine import (
     EnergyOp,
     IntrinsicOp,
     MachinePart,
+    MemoryOp,
     ProcessorOp,
     QueueOp,
     ScopeOp,
@@ -65,7 +66,7 @@ from penstock.lowering.toml_positions import Path, Position, Positions
 
 PART_KINDS: dict[str, type[MachinePart]] = {
     kind.KIND: kind
-    for kind in (ScopeOp, BusOp, UnitOp, ProcessorOp, DmaOp, IntrinsicOp, QueueOp, StateOp, EnergyOp, CodeOp)
+    for kind in (ScopeOp, BusOp, MemoryOp, UnitOp, ProcessorOp, DmaOp, IntrinsicOp, QueueOp, StateOp, EnergyOp, CodeOp)
 }
 """The kinds of parts by the name of their table, in the order in which the target lists them."""
 
@@ -258,6 +259,7 @@ _NAMED_KEYS: dict[str, Key] = {
     "dtypes": Key("list of element types", lambda value: ArrayAttr(map(_read_type, _read_list(value))), []),
     "headers": Key("list of strings", _read_strings, []),
     "files": Key("list of strings", _read_strings, []),
+    "holds": Key("list of strings", _read_strings, []),
     "block": Key("table", _read_entries, {}),
     "requires": Key("list of strings", _read_strings, []),
     "settings": Key("table of tables", _read_entries, {}),

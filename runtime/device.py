@@ -34,6 +34,7 @@ from penstock.lowering.to_c import GENERATED, CParameter, CSource, emit_c
 from penstock.lowering.to_c.folder import weight_offsets, weights_name
 from penstock.passes.accel.accel_configure import IssueCounts, issue_counts
 from penstock.passes.toolchain import NEEDED_FLAGS
+from penstock.runtime.firmware import SCRIPT, linker_script, require_fit
 from penstock.runtime.folders import FILES, write_folder
 from penstock.runtime.interpreter import run_module
 from penstock.runtime.pass_manager import read_pipeline
@@ -154,6 +155,9 @@ def write_device_folder(
         "check.h": resources.files("penstock.machines").joinpath(CHECK).read_text(encoding="utf-8"),
         **program.files,
     }
+    if isinstance(target, TargetOp) and target.memories():
+        require_fit(target, source)
+        texts[SCRIPT] = linker_script(target)
 
     def fill(folder: Path) -> None:
         for name, text in texts.items():
@@ -193,9 +197,11 @@ def _data(source: CSource) -> str:
     files |= {f"input_{number}": f"input_{number}.bin" for number in range(len(source.inputs))}
     files |= {f"expected_{number}": f"expected_{number}.bin" for number in range(len(source.outputs))}
     text = f"{GENERATED}\n#if defined(__APPLE__)\n.const\n#define SYMBOL(name) _##name\n#else\n"
-    text += ".section .rodata\n#define SYMBOL(name) name\n#endif\n"
+    text += "#define SYMBOL(name) name\n#endif\n"
     for name, file in files.items():
         symbol = f"SYMBOL({source.name}_{name})"
+        section = '.weights,"a"' if name == "weights" else ".rodata"
+        text += f"#if !defined(__APPLE__)\n.section {section}\n#endif\n"
         text += f'.global {symbol}\n.balign 64\n{symbol}:\n.incbin "{file}"\n'
     return text + '#if defined(__linux__) && defined(__ELF__)\n.section .note.GNU-stack,"",%progbits\n#endif\n'
 
@@ -256,7 +262,8 @@ def _makefile(program: DeviceProgram) -> str:
     if code.build_command is not None:
         values = {"program": name, "sources": sources, "flags": own}
         text += f"{name}.elf: {files}\n\t{Template.of(code.build_command.data).fill(values)}\n\n"
-    if code.model is not None:
+    if code.model is not None or not program.counts.commands:
+        # What has no commands of the machine is C for any processor.
         options = f"{flags} {own} -DPENSTOCK_MODEL".replace("  ", " ")
         text += f"model: {files}\n\t$(CC) {options} -o $@ {sources} -lm\n\ncheck: model\n\t./model\n\n.PHONY: check\n"
     return text

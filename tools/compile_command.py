@@ -1,8 +1,8 @@
 """
 Lower a model or a file of IR. --emit says what -o is: a file of IR at the end of a level, with its weights beside it;
 the schedules of its kernels, a file that --schedule takes;
-a folder with C, or with C for the real machine (device-c); a file of LLVM IR; a folder with VTA's instructions and the
-memory they run in; or a plan, a file that
+a folder with C, or with C for the real machine (device-c; firmware, where it has no operating system); a file of LLVM
+IR; a folder with VTA's instructions and the memory they run in; or a plan, a file that
 `penstock run` and `Engine.load` run without the compiler.
 """
 
@@ -61,7 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="extend",
         default=[],
         metavar="[NAME=]FILE",
-        help="with vta and device-c: the tensors in memory, of which the expected outputs are; default: small integers",
+        help="with vta, device-c and firmware: the tensors in memory, for which outputs are expected; default: small"
+        " integers",
     )
     add_weights(parser)
     add_schedule(parser)
@@ -87,7 +88,7 @@ def execute(args: argparse.Namespace) -> int:
     if args.output == STDIN and not emitter.is_text:
         raise UserError(f"--emit={args.emit} is {emitter.kind}, which stdout cannot be", status=USAGE)
     if args.input and not emitter.takes_inputs:
-        raise UserError("--input is for --emit=vta and --emit=device-c", status=USAGE)
+        raise UserError("--input is for --emit=vta, --emit=device-c and --emit=firmware", status=USAGE)
     if args.weights is not None and not (emitter.is_text and args.emit in LEVELS):
         raise UserError(f"--weights is for a file of IR, not for --emit={args.emit}", status=USAGE)
     require_distinct({"-o": output, "--weights": args.weights, "--report": args.report}, args.model)
@@ -232,6 +233,14 @@ def _write_device(given: EmitterInput, output: Path) -> str:
     )
 
 
+def _write_firmware(given: EmitterInput, output: Path) -> str:
+    from penstock.runtime.firmware import require_memories, require_narrow_products
+
+    require_memories(given.program.module)
+    require_narrow_products(given.program.module)
+    return _write_device(given, output)
+
+
 @dataclass(frozen=True)
 class Emitter:
     """What a value of --emit stands for."""
@@ -258,6 +267,7 @@ EMITTERS: dict[str, Emitter] = {
     "plan": Emitter("plan", _write_plan, has_source=True, kind="a file to be mapped"),
     "vta": Emitter("vta", _write_vta, takes_inputs=True),
     "device-c": Emitter("device", _write_device, takes_inputs=True),
+    "firmware": Emitter("firmware", _write_firmware, takes_inputs=True),
 }
 
 

@@ -62,6 +62,7 @@ PASSES: dict[str, str] = {
     "mem-promote": "penstock.passes.loop.mem_promote:MemPromotePass",
     "order-ops": "penstock.passes.loop.order_ops:OrderOpsPass",
     "topological-sort": "penstock.passes.graph.topological_sort:TopologicalSortPass",
+    "patch": "penstock.passes.graph.patch:PatchPass",
     "parallelize": "penstock.passes.loop.parallelize:ParallelizePass",
     "promote": "penstock.passes.loop.promote:PromotePass",
     "promote-levels": "penstock.passes.loop.promote_levels:PromoteLevelsPass",

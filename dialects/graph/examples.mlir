@@ -186,6 +186,19 @@ func.func @kernels(%x: tensor<2x4xf32>, %w: tensor<4x3xf32>) -> tensor<2x3xf32> 
   func.return %kernel : tensor<2x3xf32>
 }
 
+// Branches, of which the program computes one.
+func.func @branches(%c: tensor<i1>, %x: tensor<2x3xf32>) -> tensor<2x3xf32> {
+  %y = graph.if %c(%x) {
+  ^bb0(%a: tensor<2x3xf32>):
+    %d = graph.exp %a : tensor<2x3xf32>
+    graph.yield %d : tensor<2x3xf32>
+  } else {
+  ^bb0(%a_1: tensor<2x3xf32>):
+    graph.yield %a_1 : tensor<2x3xf32>
+  } : tensor<i1>, (tensor<2x3xf32>) -> tensor<2x3xf32>
+  func.return %y : tensor<2x3xf32>
+}
+
 func.func @twice(%x: tensor<2x3xf32>) -> tensor<2x3xf32> {
   %out = tensor.empty() : tensor<2x3xf32>
   %y = linalg.generic {indexing_maps = [affine_map<(d0, d1) -> (d0, d1)>, affine_map<(d0, d1) -> (d0, d1)>], iterator_types = ["parallel", "parallel"]} ins(%x : tensor<2x3xf32>) outs(%out : tensor<2x3xf32>) {

@@ -29,7 +29,7 @@ from penstock.dialects.machine.part import (
     ints_of,
     numbers_of,
 )
-from penstock.dialects.machine.parts import FORK, BusOp, DmaOp, ProcessorOp, QueueOp, ScopeOp, UnitOp
+from penstock.dialects.machine.parts import FORK, BusOp, DmaOp, MemoryOp, ProcessorOp, QueueOp, ScopeOp, UnitOp
 from penstock.dialects.machine.spelling import SpelledPart, Template
 from penstock.dialects.machine.target import TargetOp, find_target
 
@@ -50,6 +50,7 @@ __all__ = [
     "IntrinsicOp",
     "Machine",
     "MachinePart",
+    "MemoryOp",
     "OperandSpec",
     "PartFault",
     "ProcessorOp",
@@ -68,6 +69,6 @@ __all__ = [
 
 Machine = Dialect(
     "machine",
-    [TargetOp, ScopeOp, BusOp, UnitOp, ProcessorOp, DmaOp, QueueOp, IntrinsicOp, StateOp, EnergyOp, CodeOp],
+    [TargetOp, ScopeOp, BusOp, MemoryOp, UnitOp, ProcessorOp, DmaOp, QueueOp, IntrinsicOp, StateOp, EnergyOp, CodeOp],
     [],
 )

@@ -6,6 +6,8 @@ machine.target @tiny named "tiny-1" frequency 200 sources {sheet = "data sheet"}
   machine.scope @acc size 8192 granule 64 banks 2 dtypes [i32, f32] rate [64, 1] parent @dram origin {all = "sheet"}
   machine.scope @reg size 256 granule 4 dtypes [f32] parent @acc
   machine.bus @ext rate [64, 3] origin {rate = ["sheet", "32e9 / 1.5e9"]}
+  machine.memory @flash address 0 size 65536 holds ["code", "weights"] origin {all = "sheet"}
+  machine.memory @sram address 536870912 size 32768 holds ["data"]
   machine.processor @core ops [1, 1] rate [8, 1] origin {all = "assumed"}
   machine.unit @load
   machine.unit @compute origin {all = "assumed"}

@@ -147,6 +147,48 @@ class BusOp(NamedPart):
         yield from rate_faults(self.rate)
 
 
+CODE, WEIGHTS, DATA = "code", "weights", "data"
+PLACED = (CODE, WEIGHTS, DATA)
+"""What the linker places of a program without an operating system."""
+
+
+@irdl_op_definition
+class MemoryOp(NamedPart):
+    """
+    A memory in the address space of the processor, in which the linker places parts of a program without an operating
+    system.
+    """
+
+    name = "machine.memory"
+    KIND: ClassVar[str] = "memory"
+    AT_LEAST_ZERO: ClassVar[tuple[str, ...]] = ("address",)
+
+    address = prop_def(IntegerAttr[I64])
+    """Where it begins."""
+    size = prop_def(IntegerAttr[I64])
+    """Bytes."""
+    holds = prop_def(ArrayAttr[StringAttr])
+    """What lies in it: `code`, with constants, `weights` and `data`, which is what is written: arena, variables and
+    stack. Code and weights keep their contents, as flash does."""
+
+    assembly_format = "$sym_name `address` $address `size` $size `holds` $holds (`origin` $origin^)? attr-dict"
+
+    @property
+    def begin(self) -> int:
+        """Where it begins."""
+        return int_of(self.address)
+
+    @property
+    def bytes(self) -> int:
+        """Its size."""
+        return int_of(self.size)
+
+    def own_faults(self) -> Iterator[PartFault]:
+        for each in self.holds:
+            if each.data not in PLACED:
+                yield PartFault("holds", f'holds must be some of {", ".join(PLACED)}, but has "{each.data}"')
+
+
 @irdl_op_definition
 class UnitOp(NamedPart):
     """An in-order stream of commands. The order of units in the target breaks ties between them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from fractions import Fraction
+from itertools import pairwise
 from typing import TypeVar
 
 from xdsl.dialects.builtin import (
@@ -33,7 +34,7 @@ from penstock.dialects.machine.energy import (
 )
 from penstock.dialects.machine.intrinsic import IntrinsicOp
 from penstock.dialects.machine.part import DRAM, HOST, IMMEDIATE, REGISTERS, TARGET, MachinePart, PartFault, int_of
-from penstock.dialects.machine.parts import BusOp, DmaOp, ProcessorOp, QueueOp, ScopeOp, UnitOp
+from penstock.dialects.machine.parts import PLACED, BusOp, DmaOp, MemoryOp, ProcessorOp, QueueOp, ScopeOp, UnitOp
 from penstock.dialects.machine.spelling import ID, SpelledPart
 
 _PartT = TypeVar("_PartT", bound=MachinePart)
@@ -89,6 +90,10 @@ class TargetOp(IRDLOperation):
         """The buses by name, in the order of their declaration."""
         return {op.sym_name.data: op for op in self.parts(BusOp)}
 
+    def memories(self) -> tuple[MemoryOp, ...]:
+        """The memories that programs without an operating system are placed in, in the order of their declaration."""
+        return tuple(self.parts(MemoryOp))
+
     def units(self) -> dict[str, UnitOp]:
         """The units by name, in the order of their declaration, which breaks ties."""
         return {op.sym_name.data: op for op in self.parts(UnitOp)}
@@ -138,8 +143,8 @@ class TargetOp(IRDLOperation):
 
     @property
     def is_host(self) -> bool:
-        """Whether it is a CPU and nothing beside it: of scopes it has registers, and no engine."""
-        return self.sym_name.data == HOST or (REGISTERS in self.scopes() and not self.parts(DmaOp))
+        """Whether it is a CPU and nothing beside it: of scopes it has registers at most, and no engine."""
+        return self.sym_name.data == HOST or (not self.parts(DmaOp) and set(self.scopes()) <= {REGISTERS})
 
     def peak_macs_per_cycle(self) -> Fraction:
         """The multiply-accumulates a cycle with every unit at its best intrinsic, without depth."""
@@ -161,6 +166,7 @@ class TargetOp(IRDLOperation):
             yield from ((intrinsic, fault) for fault in self._intrinsic_faults(intrinsic))
         for queue in self.queues():
             yield from ((queue, fault) for fault in self._queue_faults(queue))
+        yield from self._memory_faults()
         yield from self._code_faults()
         yield from self._energy_faults()
 
@@ -196,6 +202,21 @@ class TargetOp(IRDLOperation):
         if name is not None and name not in names:
             note = nearest_or_all(name, names, "known here")
             yield PartFault(key, f'unknown {kind.KIND} "{name}"', (note,), inside)
+
+    def _memory_faults(self) -> Iterator[tuple[MachinePart, PartFault]]:
+        ordered = sorted(self.memories(), key=lambda each: each.begin)
+        for before, after in pairwise(ordered):
+            if before.begin + before.bytes > after.begin:
+                yield (
+                    after,
+                    PartFault("address", f"overlaps {before.title}, which ends at {before.begin + before.bytes:#x}"),
+                )
+        for what in PLACED if ordered else ():
+            holders = [each for each in self.memories() if any(what == held.data for held in each.holds)]
+            if len(holders) > 1:
+                yield holders[1], PartFault("holds", f"{holders[0].title} holds {what} already")
+            if not holders:
+                yield ordered[0], PartFault("holds", f"no memory holds {what}")
 
     def _dtype_faults(self, key: str, scope: str, dtype: Attribute, *inside: str | int) -> Iterator[PartFault]:
         known = self.scopes().get(scope)

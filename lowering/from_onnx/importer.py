@@ -7,7 +7,6 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 from onnx.defs import onnx_opset_version
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, StringAttr, TensorType
@@ -18,12 +17,12 @@ from xdsl.utils.exceptions import VerifyException
 from penstock.dialects.diagnostics import UserError, did_you_mean
 from penstock.dialects.element_types import element_type
 from penstock.dialects.functions import NAME
-from penstock.dialects.graph import ConstantOp, GraphOp, Tensor, WeightAttr, dense_of, tensor_of
+from penstock.dialects.graph import ConstantOp, GraphOp, IfOp, Tensor, WeightAttr, YieldOp, dense_of, tensor_of
 from penstock.dialects.graph.base import erased, set_type
 from penstock.dialects.graph.dims import DIMS, names_attr, symbols_of
 from penstock.dialects.graph.kernel import KernelOp
 from penstock.dialects.graph.sizes import UnknownSize, is_known
-from penstock.dialects.locations import named
+from penstock.dialects.locations import location_of_value, named
 from penstock.dialects.weights import Array, WeightStore
 from penstock.lowering.from_kernel.calls import CalledKernels
 from penstock.lowering.from_onnx.constants import FROM_CONSTANTS, evaluate, is_foldable
@@ -49,6 +48,31 @@ from penstock.lowering.from_onnx.tensor_data import refuse_nan
 
 INLINE_LIMIT = 16
 """Constants with more elements go to the weight store, smaller ones stay in the text where they can."""
+
+
+def isolate(blocks: Sequence[Block]) -> list[SSAValue]:
+    """The values from outside that the ops of `blocks` use, each of which becomes an argument of every block."""
+    outside: dict[SSAValue, None] = {}
+    for block in blocks:
+        for op in block.ops:
+            outside.update(
+                dict.fromkeys(
+                    value
+                    for value in op.operands
+                    if value.owner is not block
+                    and not (isinstance(value.owner, Operation) and value.owner.parent is block)
+                )
+            )
+    for block in blocks:
+        ops = list(block.ops)
+        for value in outside:
+            argument = block.insert_arg(value.type, len(block.args), location_of_value(value))
+            argument.name_hint = value.name_hint
+            for op in ops:
+                for index, operand in enumerate(op.operands):
+                    if operand is value:
+                        op.operands[index] = argument
+    return list(outside)
 
 
 class _Unknown:
@@ -164,9 +188,10 @@ class GraphImporter:
 
     def _erase_names(self) -> None:
         """While the graph is built, types hold the names of unknown sizes; in the IR they are `?`."""
-        values = [*self.block.args, *(result for op in self.block.ops for result in op.results)]
-        for value in values:
-            set_type(value, erased(tensor_of(value)))
+        blocks = [self.block, *(block for op in self.block.walk() for each in op.regions for block in each.blocks)]
+        for block in blocks:
+            for value in (*block.args, *(result for op in block.ops for result in op.results)):
+                set_type(value, erased(tensor_of(value)))
 
     def _run_graph(self, graph: GraphProto, names: Names) -> None:
         inputs = {value.name: value for value in graph.input}
@@ -281,20 +306,53 @@ class GraphImporter:
                 result.name_hint = None
         return results
 
-    def _run_if(self, proto: NodeProto, condition: object, names: Names) -> Sequence[Held | None] | None:
-        """The outputs of the branch that a constant condition takes."""
+    def _run_if(
+        self, proto: NodeProto, condition: Held | _Unknown | None, names: Names
+    ) -> Sequence[Held | None] | None:
+        """The outputs of the branch that a constant condition takes, or of both behind one that a run computes."""
         if isinstance(condition, _Unknown):
             return None
-        if not isinstance(condition, np.ndarray):
-            raise Unsupported("its condition must be constant")
-        taken = "then_branch" if one_of(cast(Array, condition), "condition") else "else_branch"
-        branch = next((each.g for each in proto.attribute if each.name == taken), None)
+        if isinstance(condition, SSAValue):
+            return self._run_branches(proto, condition, names)
+        if condition is None:
+            raise VerifyException("it has no condition")
+        taken = "then_branch" if one_of(condition, "condition") else "else_branch"
+        results = self._run_branch(proto, taken, names)
+        return None if None in results else cast(list[Held], results)
+
+    def _run_branch(self, proto: NodeProto, name: str, names: Names) -> list[SSAValue | None]:
+        branch = next((each.g for each in proto.attribute if each.name == name), None)
         if branch is None:
-            raise VerifyException(f"it has no {taken}")
+            raise VerifyException(f"it has no {name}")
         inner: Names = dict(names)
         self._run_graph(branch, inner)
-        results = [self._output(inner, value.name) for value in branch.output]
-        return None if None in results else cast(list[Held], results)
+        return [self._output(inner, value.name) for value in branch.output]
+
+    def _run_branches(self, proto: NodeProto, condition: SSAValue, names: Names) -> Sequence[Held | None] | None:
+        """The results of both branches, of which a condition chooses that is known when the program runs."""
+        outer, constants = self.block, self.constants
+        blocks, yielded = (Block(), Block()), list[list[SSAValue | None]]()
+        try:
+            for self.block, name in zip(blocks, ("then_branch", "else_branch"), strict=True):
+                # A branch sees no constant that another block makes.
+                self.constants = {}
+                yielded.append(self._run_branch(proto, name, names))
+        finally:
+            self.block, self.constants = outer, constants
+        then, otherwise = yielded
+        if None in then or None in otherwise:
+            return None
+        found = cast(list[list[SSAValue]], yielded)
+        types = [[tensor_of(value) for value in values] for values in found]
+        if types[0] != types[1]:
+            left, right = (" and ".join(map(str, each)) for each in types)
+            raise Unsupported(f"its then_branch gives {left}, its else_branch {right}")
+        for block, values in zip(blocks, found, strict=True):
+            block.add_op(YieldOp(*values))
+        inputs = isolate(blocks)
+        op = IfOp(condition, inputs, *blocks, types[0])
+        self._append(op, node_name(proto))
+        return list(op.outputs)
 
     # Names.
 

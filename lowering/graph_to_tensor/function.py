@@ -6,16 +6,18 @@ import re
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from xdsl.dialects import arith
+from xdsl.dialects import arith, scf, tensor
 from xdsl.dialects.builtin import (
     UNKNOWN_LOC,
     ArrayAttr,
     DenseIntOrFPElementsAttr,
     DictionaryAttr,
     FunctionType,
+    IndexType,
     LocationAttr,
     StringAttr,
     TensorType,
+    i1,
 )
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
@@ -38,7 +40,9 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.]")
 
 def is_graph_op(op: Operation) -> bool:
     """Whether `op` is one that leaves at this lowering."""
-    return isinstance(op, graph.GraphOp | graph.FusedOp | graph.KernelOp) or lowering_of(type(op)) is not None
+    return (
+        isinstance(op, graph.GraphOp | graph.FusedOp | graph.IfOp | graph.KernelOp) or lowering_of(type(op)) is not None
+    )
 
 
 @dataclass
@@ -84,7 +88,9 @@ class FunctionLowering:
     def __init__(self, func: FuncOp, kernels: Kernels):
         self._func = func
         self._kernels = kernels
-        self._block = Block()
+        self._entry = Block()
+        self._block = self._entry
+        """Where ops are added: the body of the function, or a branch inside it."""
         self._location: LocationAttr = UNKNOWN_LOC
         self._values: dict[SSAValue, SSAValue] = {}
         self._weights: dict[str, SSAValue] = {}
@@ -121,6 +127,10 @@ class FunctionLowering:
                 members = [member for member in op.body.block.ops if member is not op.terminator]
                 outside: dict[SSAValue, SSAValue] = dict(zip(op.body.block.args, op.inputs, strict=True))
                 self._call(members, outside, op.terminator.values, op.outputs)
+            case graph.IfOp():
+                self._if(op)
+            case graph.YieldOp():
+                self._emit_last(scf.YieldOp(*(self._value(value) for value in op.values)))
             case graph.ReshapeOp() | graph.LayoutTransformOp() if is_view(op):
                 shape = shape_of(op.result)
                 self._values[op.result] = emit_reshape(self._emit, self._value(op.x), shape)
@@ -168,6 +178,29 @@ class FunctionLowering:
         for result, value in zip(results, call.results, strict=True):
             value.name_hint = result.name_hint
             self._values[result] = emit_reshape(self._emit, value, shape_of(result))
+
+    def _if(self, op: graph.IfOp) -> None:
+        """Lower the branches to those of an `scf.if`, where what they read of the outside is read as it is."""
+        condition = self._value(op.condition)
+        zero = [self._emit(arith.ConstantOp.from_int_and_width(0, IndexType())) for _ in shape_of(condition)]
+        flag = self._emit(tensor.ExtractOp(condition, zero, i1))
+        inputs = [self._value(value) for value in op.inputs]
+        outer = self._block
+        branches: list[Block] = []
+        for region in op.regions:
+            self._values.update(zip(region.block.args, inputs, strict=True))
+            self._block = Block()
+            branches.append(self._block)
+            for inner in region.block.ops:
+                self._location = inner.location
+                self._lower(inner)
+        self._block, self._location = outer, op.location
+        types = [_below_graph(result) for result in op.outputs]
+        choice = scf.IfOp(flag, types, Region(branches[0]), Region(branches[1]))
+        self._emit_last(choice)
+        for result, value in zip(op.outputs, choice.results, strict=True):
+            value.name_hint = result.name_hint
+            self._values[result] = value
 
     def _keep(self, op: Operation) -> None:
         """Copy an op of another dialect."""
@@ -225,14 +258,17 @@ class FunctionLowering:
 
     def _argument(self, of: SSAValue) -> SSAValue:
         type = _below_graph(of) if isa(of.type, TensorType) else of.type
-        argument = self._block.insert_arg(type, len(self._block.args), location_of_value(of))
+        argument = self._entry.insert_arg(type, len(self._entry.args), location_of_value(of))
         argument.name_hint = of.name_hint
         return argument
 
     def _emit(self, op: Operation) -> SSAValue:
+        self._emit_last(op)
+        return op.results[0]
+
+    def _emit_last(self, op: Operation) -> None:
         op.location = self._location
         self._block.add_op(op)
-        return op.results[0]
 
 
 def _below_graph(of: SSAValue) -> Attribute:

@@ -41,6 +41,7 @@ from penstock.passes.analysis.strides import (
 from penstock.passes.generics import first_of, structured
 from penstock.passes.shapes import loops, shape_of
 from penstock.passes.tensor.bufferization.assignment import (
+    BranchResult,
     BufferAssignment,
     InsertionSlice,
     OutArgument,
@@ -272,6 +273,8 @@ class Rebuild:
                 self._return(op)
             case scf.ForOp():
                 self._for(op)
+            case scf.IfOp() if any(is_tensor(value) for value in op.results):
+                self._if(op)
             case ForallOp():
                 self._forall(op)
             case _:
@@ -299,6 +302,8 @@ class Rebuild:
                 made = alloc.memref
             case OutArgument(index=index):
                 made = reshape_view(self._builder, self._outs[index], shape_of(value))
+            case BranchResult(result=result):
+                made = reshape_view(self._builder, self._values[result], shape_of(value))
             case InsertionSlice(insertion=insertion, anchor=anchor):
                 part = self._part(insertion, self._values[anchor])
                 made = plain_view(self._builder, reshape_view(self._builder, part, shape_of(value)))
@@ -483,11 +488,39 @@ class Rebuild:
         self._ops(old)
         last = old.last_op
         assert isinstance(last, scf.YieldOp)
-        for _, value, argument in carried(last):
-            if not same(self._assignment.buffer_slice(value), self._assignment.buffer_slice(argument)):
-                self._builder.insert(mem.CopyOp(self._values[value], self._values[argument]))
-        self._builder.insert(scf.YieldOp(*(self._values[last.arguments[number]] for number in kept)))
+        self._yield(last, kept)
         self._builder.insertion_point = outer
+
+    def _if(self, op: scf.IfOp) -> None:
+        """The buffers of what is a tensor are there before the branches, which write into them."""
+        for value in op.results:
+            if is_tensor(value):
+                self._buffer(value)
+        scalars = [number for number, value in enumerate(op.results) if not is_tensor(value)]
+        outer = self._builder.insertion_point
+        branches: list[Region] = []
+        for region in op.regions:
+            block, old = Block(), region.block
+            branches.append(Region(block))
+            self._builder.insertion_point = InsertPoint.at_end(block)
+            self._ops(old)
+            last = old.last_op
+            assert isinstance(last, scf.YieldOp)
+            self._yield(last, scalars)
+        self._builder.insertion_point = outer
+        types = [op.results[number].type for number in scalars]
+        choice = scf.IfOp(self._values[op.cond], types, branches[0], branches[1])
+        choice.attributes.update(op.attributes)
+        self._builder.insert(choice)
+        for number, result in zip(scalars, choice.results, strict=True):
+            self._define(op.results[number], result)
+
+    def _yield(self, last: scf.YieldOp, scalars: Sequence[int]) -> None:
+        """Copy the tensors that are yielded to where they belong, unless they are there, and yield the scalars."""
+        for _, value, becomes in carried(last):
+            if not same(self._assignment.buffer_slice(value), self._assignment.buffer_slice(becomes)):
+                self._builder.insert(mem.CopyOp(self._values[value], self._values[becomes]))
+        self._builder.insert(scf.YieldOp(*(self._values[last.arguments[number]] for number in scalars)))
 
     def _forall(self, op: ForallOp) -> None:
         block = Block(arg_types=[index.type for index in op.indices])
@@ -505,7 +538,7 @@ class Rebuild:
 
     def _copy_op(self, op: Operation) -> None:
         """An op without tensors, whose regions may have some."""
-        if isinstance(op, scf.YieldOp) and isinstance(op.parent_op(), scf.ForOp):
+        if isinstance(op, scf.YieldOp) and _is_lowered_apart(op.parent_op()):
             return
         if isinstance(op, InParallelOp):
             self._ops(op.region.block)
@@ -522,6 +555,11 @@ class Rebuild:
                 self._builder.insertion_point = InsertPoint.at_end(built)
                 self._ops(block)
         self._builder.insertion_point = outer
+
+
+def _is_lowered_apart(op: Operation | None) -> bool:
+    """Whether what an op yields is dealt with where the op is."""
+    return isinstance(op, scf.ForOp) or (isinstance(op, scf.IfOp) and any(is_tensor(value) for value in op.results))
 
 
 def _is_never_read(value: SSAValue) -> bool:

@@ -101,6 +101,8 @@ class CSource(Source):
     """What its machine says of programs with such commands as it has."""
     options: tuple[str, ...] = ()
     """What the compiler is told because of it."""
+    scratch_bytes: int = 0
+    """Bytes for repacked operands."""
 
     @property
     def header_name(self) -> str:
@@ -174,6 +176,7 @@ def emit_c(module: ModuleOp, *, name: str = ENTRY) -> CSource:
         weights=roles.weights,
         outputs=roles.outputs,
         arena_bytes=arena or 0,
+        scratch_bytes=program.scratch,
         scope_bytes=dict(sorted(program.scope_ends.items())),
         threads=program.threads,
     )

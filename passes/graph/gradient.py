@@ -139,6 +139,13 @@ def _targets(func: FuncOp, block: Block, wrt: Sequence[str | int]) -> list[_Targ
     for op in block.ops:
         if isinstance(op, graph.ConstantOp) and op.weight is not None:
             weights.setdefault(op.weight, []).append(op.result)
+        for inner in op.walk():
+            if isinstance(inner, graph.ConstantOp) and inner.weight in wrt and inner.parent is not block:
+                raise UserError(
+                    f'the weight "{inner.weight}" is read in a region, where it has no derivative',
+                    loc=location_of(inner),
+                    notes=[f"make it one of the operands of {op.name}"],
+                )
     names = [attribute_text(func, index, NAME) for index in range(len(arguments))]
     known = {name: index for index, name in enumerate(names) if name is not None}
     targets: list[_Target] = []

@@ -20,6 +20,7 @@ from penstock.dialects.graph import (
     ConstantOp,
     ConvOp,
     GraphOp,
+    IfOp,
     LayoutTransformOp,
     ReshapeOp,
     SliceOp,
@@ -43,7 +44,7 @@ LAYOUT_ATTRIBUTE = "graph.layout"
 def graph_blocks(module: ModuleOp) -> Iterator[Block]:
     """
     The body of every function that could be a graph: that has a body, of one block, works on no memory, and is no
-    kernel that a graph calls.
+    kernel that a graph calls; and before each of them the branches inside it, which see nothing but their arguments.
 
     Raises UserError for one with sizes that are not known.
     """
@@ -56,7 +57,16 @@ def graph_blocks(module: ModuleOp) -> Iterator[Block]:
             and op.sym_name.data not in kernels
         ):
             require_static(op)
-            yield op.body.block
+            yield from _with_branches(op.body.block)
+
+
+def _with_branches(block: Block) -> Iterator[Block]:
+    """The blocks of the branches inside a block, from the inside out, then the block itself."""
+    for op in list(block.ops):
+        if isinstance(op, IfOp):
+            for region in op.regions:
+                yield from _with_branches(region.block)
+    yield block
 
 
 def _is_below(function: FuncOp) -> bool:

@@ -354,6 +354,36 @@ def bytes_moved(tiles: Tiles, counts: Sequence[Ints]) -> Ints:
     return moved
 
 
+def picojoules(tiles: Tiles, loops: Sequence[int], counts: Sequence[Ints]) -> Ints:
+    """
+    The energy of transfers and ops, whatever the slots: all but leakage, which the time decides.
+
+    What is counted is what `accel.dma` and `accel.exec` do (docs/energy.md), but for padding that a transfer writes.
+    """
+    problem, total = tiles.problem, tiles.ones * 0.0
+    for operand, box, count in zip(problem.operands, tiles.boxes, counts, strict=True):
+        each = sum(channel.picojoules for channel in (*operand.fetch, *operand.put))
+        total = total + count * box.elements * (operand.element_bytes * each)
+    for work in problem.works:
+        times = tiles.ones * prod(
+            (tiles.trips[dim] for dim in loops if work.anchor or problem.dims[dim].parallel), start=1.0
+        )
+        blocks = dict(work.blocks)
+        total = total + times * prod((tiles.tile[dim] for dim in work.dims), start=work.picojoules)
+        for number, each in work.touches:
+            operand = problem.operands[number]
+            touched = (
+                tiles.tile[dim] if operand.depends_on(dim) else -(-tiles.tile[dim] // blocks.get(dim, 1))
+                for dim in work.dims
+            )
+            total = total + times * prod(touched, start=operand.element_bytes * each)
+        if work.channel is not None:
+            number = moved_operand(problem, work)
+            carried = tiles.boxes[number].elements * problem.operands[number].element_bytes
+            total = total + times * carried * work.channel.picojoules
+    return total
+
+
 @dataclass
 class Estimates:
     """What all tiles of a grid are estimated to take under one order of the loops."""
@@ -452,6 +482,11 @@ class Estimates:
         for cycles in self._busy.values():
             total = np.maximum(total, cycles)
         return total + self._ends
+
+    @cached_property
+    def picojoules(self) -> Ints:
+        """The energy of all but leakage."""
+        return picojoules(self.tiles, self.loops, self.counts)
 
     def bound(self) -> Ints:
         """

@@ -62,6 +62,10 @@ class NoTile(Exception):
     """No tile of a kernel is cut into the blocks of the machine."""
 
 
+class NoEnergy(NoTile):
+    """A tiler asks for energy, and the problem says nothing of it."""
+
+
 def tile_sizes(dim: TileDim, number: int = 0) -> list[int]:
     """
     The sizes worth trying, ascending. A dim is cut where the tiles come out nearly equal, since the last one may
@@ -166,6 +170,8 @@ class Channel:
     """Entries of padding that it puts on a side of a row."""
     scope: str | None = None
     """Where it puts things; None off chip."""
+    picojoules: float = 0.0
+    """Of a byte that it moves; of an engine that computes on the way, without what the op touches."""
 
 
 @dataclass(frozen=True)
@@ -232,6 +238,10 @@ class TileOp:
     """The engine, if one performs it; it costs what the transfer does."""
     anchor: bool = False
     """Whether it is the op that reduces: it stands inside all loops, others inside the parallel ones."""
+    picojoules: float = 0.0
+    """Of the operations of one point of its domain."""
+    touches: tuple[tuple[int, float], ...] = ()
+    """The operands that every application touches, by number, and the picojoules of a byte: read, written, or both."""
 
     def iterations(self, tile: Sequence[int | Ints]) -> int | Ints:
         """The applications that one tile takes."""
@@ -253,6 +263,8 @@ class TileProblem:
     """What is computed for every tile, in program order."""
     depth: int | None = None
     """The slots that each scope has for what a loop refills, where a person gave them; None: as many as pay."""
+    leakage: float | None = None
+    """Picojoules of every cycle; None where nothing is known of the energy that the machine takes."""
 
 
 def held_bytes(operand: TileOperand, tile: Sequence[int | Ints]) -> int | Ints:

@@ -20,7 +20,7 @@ from itertools import product
 import numpy as np
 
 from penstock.passes.planning.pipelining import NestTime
-from penstock.passes.planning.tile_cost import Tiles, bytes_moved, fetch_counts, time_of_tile
+from penstock.passes.planning.tile_cost import Tiles, bytes_moved, fetch_counts, picojoules, time_of_tile
 from penstock.passes.planning.tile_problem import (
     Ints,
     TileDim,
@@ -78,6 +78,14 @@ class TilePlan:
     def time(self) -> NestTime | None:
         """How long it is modelled to take; None where it is not known what computes."""
         return time_of_tile(self._alone, 0, self.order, self.depths) if self.problem.works else None
+
+    @cached_property
+    def picojoules(self) -> float | None:
+        """The energy that it is modelled to take; None where that is not known."""
+        if self.problem.leakage is None or self.time is None:
+            return None
+        counts = fetch_counts(self._alone, self.order)
+        return float(picojoules(self._alone, self.order, counts)[0]) + self.problem.leakage * self.time.cycles
 
     def timed(self, time: NestTime | None) -> TilePlan:
         """This plan, whose time a search already knows."""

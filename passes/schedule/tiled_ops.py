@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
@@ -15,7 +15,8 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.ir.affine import AffineDimExpr
 from xdsl.utils.hints import isa
 
-from penstock.dialects.machine import DRAM, DmaOp, TargetOp
+from penstock.dialects.machine import DRAM, IMMEDIATE, DmaOp, IntrinsicOp, TargetOp
+from penstock.dialects.machine.energy import LEAKAGE, READ, TRANSFER, WRITE, operations_of
 from penstock.dialects.mem import element_bytes
 from penstock.passes.analysis.access import access_of, linear_form
 from penstock.passes.analysis.intrinsics import Match, candidates, choose_matches, pattern_of
@@ -123,7 +124,10 @@ class TiledOps:
         held = self._operands()
         capacity = {} if target is None else {name: scope.size_bytes for name, scope in target.scopes().items()}
         works = () if target is None else tuple(self._works(target))
-        return TileProblem(tuple(dims), (*held, *_on_the_way(held, target)), capacity, works)
+        energy = None if target is None else target.energy()
+        leakage = None if energy is None else float(energy.picojoules(LEAKAGE))
+        operands = (*held, *_on_the_way(held, target))
+        return TileProblem(tuple(dims), operands, capacity, works, leakage=leakage)
 
     def _operands(self) -> tuple[TileOperand, ...]:
         """Every operand; what two ops read in different places is held twice."""
@@ -201,6 +205,8 @@ class TiledOps:
                 blocks=tuple((own[dim], most) for dim, (_, most) in match.blocks.items()),
                 channel=None if engine is None else _channel(engine, target, pattern_of(intrinsic).specs[-1].scope),
                 anchor=generic is self.anchor,
+                picojoules=_energy_of_point(intrinsic, target),
+                touches=tuple(_touches(match, self._used[generic], target)),
             )
 
 
@@ -215,11 +221,40 @@ def _channels(target: TargetOp | None, start: str | None, end: str | None) -> tu
     path = scope_path(target, start, end) if target is not None and start is not None and end is not None else None
     if target is None or path is None:
         return ()
-    hops = [(target.dma_between(here, there), there) for here, there in pairwise(path)]
-    return tuple(_channel(engine, target, there) for engine, there in hops if engine is not None)
+    hops = [(target.dma_between(here, there), here, there) for here, there in pairwise(path)]
+    return tuple(
+        replace(channel, picojoules=channel.picojoules + _energy_of_ends(target, here, there))
+        for engine, here, there in hops
+        if engine is not None
+        for channel in [_channel(engine, target, there)]
+    )
+
+
+def _energy_of_ends(target: TargetOp, here: str, there: str) -> float:
+    """The picojoules of a byte that is read in one scope and written in another; 0 where nothing is known."""
+    energy = target.energy()
+    return 0.0 if energy is None else float(energy.picojoules(READ, here) + energy.picojoules(WRITE, there))
+
+
+def _energy_of_point(intrinsic: IntrinsicOp, target: TargetOp) -> float:
+    """The picojoules of the operations of one point; 0 where nothing is known."""
+    energy = target.energy()
+    operations = operations_of(intrinsic.generic.body.block)
+    return 0.0 if energy is None else float(sum(count * energy.picojoules(*what) for what, count in operations.items()))
+
+
+def _touches(match: Match, used: Sequence[int | None], target: TargetOp) -> Iterator[tuple[int, float]]:
+    """The operands that an intrinsic touches, and the picojoules of a byte."""
+    energy = target.energy()
+    for spec, operand in zip(pattern_of(match.intrinsic).specs, match.operands, strict=True):
+        number = None if energy is None or operand is None else used[operand]
+        if energy is not None and number is not None and spec.role != IMMEDIATE:
+            each = energy.picojoules(READ, spec.scope) if spec.role != "out" else 0
+            yield number, float(each + (energy.picojoules(WRITE, spec.scope) if spec.role in ("out", "inout") else 0))
 
 
 def _channel(engine: DmaOp, target: TargetOp, destination: str) -> Channel:
+    energy, carrier = target.energy(), engine.bus_name or engine.sym_name.data
     return Channel(
         unit=engine.unit_name,
         bus=engine.bus_name,
@@ -230,6 +265,7 @@ def _channel(engine: DmaOp, target: TargetOp, destination: str) -> Channel:
         dims=engine.dim_count,
         pad_max=engine.pad_limit,
         scope=None if destination == DRAM else destination,
+        picojoules=0.0 if energy is None else float(energy.picojoules(TRANSFER, carrier)),
     )
 
 

@@ -18,6 +18,7 @@ from penstock.dialects.machine import DRAM, TargetOp
 from penstock.dialects.remarks import remark
 from penstock.passes.analysis.kernels import (
     DEVICE,
+    ENTRY,
     HOST,
     MACS,
     REMARK,
@@ -166,6 +167,23 @@ def _control_flow(kernel: func.FuncOp) -> str | None:
     return None
 
 
+_IN_A_BRANCH = (
+    f"it is called in a branch of @{ENTRY}, and which commands the machine gets must not depend on a value that only a"
+    " run knows"
+)
+
+
+def _called_in_branches(module: ModuleOp) -> set[str]:
+    """The functions that are called in an `scf.if`."""
+    return {
+        call.callee.string_value()
+        for branch in module.walk()
+        if isinstance(branch, scf.IfOp)
+        for call in branch.walk()
+        if isinstance(call, func.CallOp)
+    }
+
+
 def _stages(kernel: func.FuncOp) -> list[list[GenericOp | scf.ForOp]]:
     """What a kernel computes before, in, and after each of its loops."""
     stages: list[list[GenericOp | scf.ForOp]] = []
@@ -216,6 +234,8 @@ class AssignDevicesPass(ModulePass):
     follows a contraction becomes a kernel of its own where the planner of tiles finds that faster: see `faster_apart`.
     Which tiles fit, and what they cost, `tiler` says (`passes/planning/tilers/registry`); if it is not the one that
     tiles by default, kernels on the machine have its name in their attribute `tiler`, and `tile` asks the same.
+    A kernel that a branch of `@main` calls runs on the host, wherever it is called: the commands that a machine gets
+    are proved free of hazards for all runs.
     Pointwise kernels on the machine lose dims of size 1 that would leave lanes unused. The reason for the host is in
     `device_remark`, the multiply-accumulates of each kernel in `macs`, and the bytes that it hands to another device in
     `crossing`.
@@ -273,8 +293,13 @@ class AssignDevicesPass(ModulePass):
         find_tiler(self.tiler)
         target = machine_of(op)
         machine = HOST if target is None else target.sym_name.data
+        chosen = set[str]() if target is None or target.is_host else _called_in_branches(op)
         for kernel in kernels(op):
-            if device_of(kernel) is None:
+            if device_of(kernel) is not None:
+                continue
+            if kernel.sym_name.data in chosen:
+                _mark(kernel, Segment(False, remark=_IN_A_BRANCH), machine)
+            else:
                 self._assign(kernel, target, machine)
         if target is not None:
             for kernel in kernels(op):

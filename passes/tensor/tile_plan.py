@@ -19,7 +19,7 @@ from penstock.passes.analysis.intrinsics import candidates, pattern_of
 from penstock.passes.analysis.kernels import REMARK, TILER, device_of, kernels, machine_of, processor_of
 from penstock.passes.analysis.memory.storage import in_scope
 from penstock.passes.analysis.scope_paths import intermediates, scope_path
-from penstock.passes.planning.tile_problem import NoTile, TileProblem
+from penstock.passes.planning.tile_problem import NoEnergy, NoTile, TileProblem
 from penstock.passes.planning.tile_validation import TilePlanError
 from penstock.passes.planning.tilers.largest import largest_within
 from penstock.passes.planning.tilers.pipelined import with_sizes
@@ -71,6 +71,12 @@ def _plan(problem: TileProblem, target: TargetOp, tiler: str, reserve: float) ->
         if not reserve:
             raise
         return plan_tile(problem, tiler)
+    except NoEnergy:
+        raise UserError(
+            f'the tiler "{tiler}" asks what energy @{target.sym_name.data} takes, and its file does not say',
+            loc=location_of(target),
+            notes=["a machine file says it in the table [energy]"],
+        ) from None
 
 
 def _with_reserve(problem: TileProblem, target: TargetOp, reserve: float) -> TileProblem:

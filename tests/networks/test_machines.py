@@ -50,6 +50,7 @@ CASES = {
     "smaug-smv": Case(FLOATS, F16, 1.0),
     "snax-opengemm": Case(INTEGERS, INT, 1.0),
     "snitch-cluster": Case(FLOATS, F32, 1.0),
+    "tpu-v1-like": Case(INTEGERS, INT, 1.0),
     # It wants blocks of 16x16 weights that adjoin; no layout stores them so yet.
     "vta-fsim": Case(INTEGERS, INT, 0.0),
     "vta-pynq": Case(INTEGERS, INT, 0.0),

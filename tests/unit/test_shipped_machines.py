@@ -18,6 +18,7 @@ from penstock.lowering.from_machine_toml import load_machine, machine_text, ship
 from penstock.lowering.from_text import SourceText, parse_text
 
 PEAKS = {
+    "cortex-m55-like": 0,
     "cortex-m7-nn": 2,
     "epiphany-iii": 0,
     "gemmini": 16 * 16,
@@ -34,6 +35,7 @@ PEAKS = {
     "smaug-smv": 8 * 32,
     "snax-opengemm": 8 * 8 * 8,
     "snitch-cluster": 8 * 2,  # eight cores, two of f32 each
+    "tpu-v1-like": 256 * 256,
     "vta-fsim": 1 * 16 * 16,
     "vta-pynq": 1 * 16 * 16,
     "vta-rtl": 1 * 16 * 16,
@@ -44,6 +46,7 @@ PUBLISHED = {
     "h100-sm": (989.4e12, 132),
     "rapid-core-like": (3e12, 1),
     "snax-opengemm": (204.8e9, 1),
+    "tpu-v1-like": (92e12, 1),
 }
 """Operations a second of the whole chip, and the parts it has of which one is modelled."""
 

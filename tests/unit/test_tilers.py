@@ -12,7 +12,10 @@ from numpy.typing import NDArray
 
 from penstock.dialects.context import make_context
 from penstock.lowering.from_text import SourceText, parse_text
-from penstock.passes.analysis.kernels import DEPTHS, TILER, TILING, kernels
+from penstock.passes.analysis.kernels import DEPTHS, TILER, TILING, kernels, machine_of
+from penstock.passes.planning.tilers.registry import plan_tile
+from penstock.passes.schedule.tiled_ops import TiledOps
+from penstock.passes.tensor.tile_plan import root_of
 from penstock.runtime.compiler import passes_for
 from penstock.runtime.interpreter import run_module
 from penstock.runtime.pass_manager import run_passes
@@ -98,3 +101,38 @@ def test_sizes_for_one_kernel_leave_the_others_to_the_tiler(penstock_opt: Comman
     assert other != second
     assert other.startswith("d0 parallel, 8 tiles of 8 in 64; d1 parallel, 2 tiles of 16 in 32; d2 reduction, 2 tiles")
     assert cuts("tile{sizes=8,16,32}")[1] == other
+
+
+@pytest.mark.parametrize(("tiler", "figure"), [("least-energy", "picojoules"), ("least-edp", "delayed_energy")])
+def test_a_tiler_takes_least_of_what_it_is_called_by(tiler: str, figure: str) -> None:
+    results, figures, _ = under(tiler)
+    assert [each.tobytes() for each in results] == [each.tobytes() for each in under("pipelined")[0]]
+    for other in ("pipelined", "largest", "smaug", "smaug-nch", "least-energy", "least-edp"):
+        assert getattr(figures, figure) <= getattr(under(other)[1], figure), other
+
+
+@pytest.mark.parametrize("tiler", ["pipelined", "largest", "smaug", "least-energy"])
+def test_the_modelled_energy_is_that_of_a_run_but_for_padding(tiler: str) -> None:
+    ctx = make_context()
+    module = parse_text(ctx, SourceText("layer.mlir", LAYER)).module
+    passes = passes_for(module, "tensor", "gemmini-fp32", "default", machine_options=SMALL)
+    names = [each.name for each in passes]
+    run_passes(ctx, module, passes[: names.index("assign-devices") + 1])
+    (kernel, *_) = kernels(module)
+    target, root = machine_of(module), root_of(kernel)
+    assert target is not None
+    assert root is not None
+    plan = plan_tile(TiledOps(root, target).problem, tiler)
+    run = under(tiler)[1].picojoules
+    assert plan.picojoules is not None
+    assert run is not None
+    assert plan.picojoules == pytest.approx(float(run), rel=0.05)
+
+
+def test_a_machine_that_says_nothing_of_energy_is_refused(penstock: Command) -> None:
+    Path("product.mlir").write_text(PAIR.replace("f32", "f16"))
+    pipeline = "default, assign-devices{tiler=least-energy}"
+    done = penstock("compile", "product.mlir", "--machine", "h100-sm", "-p", pipeline)
+    assert done.status == 1
+    assert 'error: the tiler "least-energy" asks what energy @h100_sm takes, and its file does not say' in done.err
+    assert "h100-sm.toml:4:1" in done.err

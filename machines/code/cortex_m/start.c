@@ -2,15 +2,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+#if __has_include("nn_s8.h")
 #include "nn_s8.h"
+
+_Alignas(8) unsigned char nn_dtcm[NN_DTCM_BYTES];
+
+void nn_begin(void) {}
+#endif
 
 extern char __data_start, __data_end, __data_load, __bss_start__, __bss_end__, __stack_top;
 extern int main(void);
 extern void initialise_monitor_handles(void);
-
-__attribute__((section(".dtcm"))) _Alignas(8) unsigned char nn_dtcm[NN_DTCM_BYTES];
-
-void nn_begin(void) {}
 
 void _init(void) {}
 void _fini(void) {}

@@ -13,7 +13,7 @@ from functools import cache
 from math import prod
 
 import numpy as np
-from xdsl.dialects import func
+from xdsl.dialects import func, scf
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import BlockArgument, Operation, SSAValue
 
@@ -23,6 +23,7 @@ from penstock.dialects.mem import element_bytes, memref_of, scope_of
 from penstock.passes.analysis.commands.loop_domain import ClippedSpan, iteration_domain, sum_over_loops
 from penstock.passes.analysis.commands.program import CommandOp, engine_of
 from penstock.passes.analysis.kernels import ENTRY, machine_of
+from penstock.passes.analysis.loops import nest_around
 from penstock.runtime.interpreter.domain import OperandAccess
 from penstock.runtime.interpreter.loop import region_of
 
@@ -96,14 +97,17 @@ def traffic(module: ModuleOp) -> Traffic:
 
 
 def executions(module: ModuleOp) -> Iterator[tuple[func.FuncOp, int]]:
-    """Every function with a body, and how often it runs in one run of `@main`."""
+    """
+    Every function with a body, and how often it runs in one run of `@main`, at most: what stands in a branch is counted
+    as if that were always taken.
+    """
     calls: dict[str, list[tuple[str, int]]] = {}
     functions = [op for op in module.ops if isinstance(op, func.FuncOp) and not op.is_declaration]
     for caller in functions:
         for op in caller.walk():
             if isinstance(op, func.CallOp):
                 callee = calls.setdefault(op.callee.string_value(), [])
-                callee.append((caller.sym_name.data, sum_over_loops(iteration_domain(op))))
+                callee.append((caller.sym_name.data, _most_often(op)))
 
     @cache
     def times(name: str) -> int:
@@ -111,6 +115,16 @@ def executions(module: ModuleOp) -> Iterator[tuple[func.FuncOp, int]]:
 
     for function in functions:
         yield function, times(function.sym_name.data)
+
+
+def _most_often(op: Operation) -> int:
+    """How often an op runs in one run of its function, at most."""
+    branch = op.parent_op()
+    while isinstance(branch, scf.ForOp):
+        branch = branch.parent_op()
+    if not isinstance(branch, scf.IfOp):
+        return sum_over_loops(iteration_domain(op))
+    return sum_over_loops(nest_around(op)) * _most_often(branch)
 
 
 def _scope(value: SSAValue) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 import numpy as np
-from xdsl.dialects import arith, func, memref
+from xdsl.dialects import arith, func, memref, scf
 from xdsl.dialects.builtin import DYNAMIC_INDEX, MemRefType, ModuleOp
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.ir import Attribute, BlockArgument, Operation, SSAValue
@@ -182,6 +182,9 @@ class ProgramUse:
             return Site(at, op, number, views, None, True, True, 0, 0)
         found = [reads_and_writes(use) for use in uses_through(callee.body.block.args[number])]
         reads, writes = any(each for each, _ in found), any(each for _, each in found)
+        if _may_be_skipped(op, self.main):
+            # What a branch does not write stays as it was, as if it were read; what it would move is not counted.
+            return Site(at, op, number, views, None, reads or writes, writes, 0, 0)
         name = callee.sym_name.data
         kernel = self.kernels.get(name)
         if kernel is None:
@@ -202,6 +205,14 @@ class ProgramUse:
                     found[crossing.argument] = into + crossing.into, out + crossing.out
             self._moved_by[name] = found
         return self._moved_by[name]
+
+
+def _may_be_skipped(op: Operation, main: func.FuncOp) -> bool:
+    """Whether something else than loops decides how often an op of `main` runs."""
+    parent = op.parent_op()
+    while isinstance(parent, scf.ForOp):
+        parent = parent.parent_op()
+    return parent is not main
 
 
 def program_use(module: ModuleOp) -> ProgramUse | None:

@@ -10,8 +10,8 @@ from random import Random
 
 from penstock.passes.planning.tile_problem import Channel, TileDim, TileOp, TileOperand, TileProblem
 
-_LOAD = Channel("load", "bus", (16, 1), 100, 1, 16)
-_STORE = Channel("store", "bus", (16, 1), 100, 1, 16)
+_LOAD = Channel("load", "bus", (16, 1), 100, 1, 16, picojoules=160.0)
+_STORE = Channel("store", "bus", (16, 1), 100, 1, 16, picojoules=160.0)
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ MACHINES = {
         {"inp": 1 << 15, "wgt": 1 << 18, "acc": 1 << 17},
         (1, 16, 16),
         True,
-        load=Channel("load", "read", (8, 1), 10, 2, 1),
-        store=Channel("store", "write", (8, 1), 10, 2, 1),
+        load=Channel("load", "read", (8, 1), 10, 2, 1, picojoules=160.0),
+        store=Channel("store", "write", (8, 1), 10, 2, 1, picojoules=160.0),
         interval=1,
     ),
     "small": TileMachine(
@@ -49,8 +49,8 @@ MACHINES = {
         {"spm": 8192},
         (4, 4, 4),
         element_bytes={"x": 2, "w": 2, "y": 2},
-        load=Channel("dma", "bus", (4, 1), 20, 0, 1),
-        store=Channel("dma", "bus", (4, 1), 20, 0, 1),
+        load=Channel("dma", "bus", (4, 1), 20, 0, 1, picojoules=160.0),
+        store=Channel("dma", "bus", (4, 1), 20, 0, 1, picojoules=160.0),
         interval=4,
     ),
 }
@@ -168,8 +168,10 @@ def problem_of(kernel: TileKernel, machine: TileMachine) -> TileProblem:
         machine.interval,
         tuple(block.items()),
         anchor=not all(kernel.parallel),
+        picojoules=4.0,
+        touches=tuple((number, 6.0 if number < result else 12.0) for number in range(len(operands))),
     )
-    return TileProblem(dims, operands, dict(machine.capacity), (work,))
+    return TileProblem(dims, operands, dict(machine.capacity), (work,), leakage=10.0)
 
 
 def _operand(name: str, kernel: TileKernel, machine: TileMachine) -> TileOperand:

@@ -6,19 +6,23 @@ each scope. What does not fit is discarded; an estimate (the busiest unit or bus
 and the last store) ranks the rest, and the best of them are timed as pipelines by the recurrences of
 `passes/planning/pipelining`. Among those within TIE of the best time, the fewest bytes over the edge of the chip win.
 More slots than two, or fewer, are then tried for the winner. All of it is deterministic.
+
+`least_energy` and `least_edp` rank by the energy, and by its product with the time, where the machine says what it
+takes; the rest of the search is the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations, product
+from typing import Any
 
 import numpy as np
 
 from penstock.passes.planning.pipelining import NestTime
 from penstock.passes.planning.tile_cost import Estimates, Tiles, time_of_tile
-from penstock.passes.planning.tile_problem import TileProblem, given_size, thinned, tile_sizes
+from penstock.passes.planning.tile_problem import Ints, NoEnergy, TileProblem, given_size, thinned, tile_sizes
 from penstock.passes.planning.tiling import TIE, TilePlan, footprint, refilled_scopes, tiles_that_fit
 
 NEAR = 0.06
@@ -31,14 +35,42 @@ MAX_SLOTS = 4
 """The most slots that are tried."""
 
 
+Objective = Callable[[Any, Any], Any]
+"""From picojoules and cycles, of one plan or of many, to what is to be least."""
+
+
 def pipelined(problem: TileProblem) -> TilePlan:
     """
     The plan with the least modelled time found; of those within 3 % of it the one that moves the fewest bytes.
 
     Raises DoesNotFit, and NoTile where a dim is not cut into the blocks of the machine.
     """
+    return _Search(_candidates(problem)).run()
+
+
+def least_energy(problem: TileProblem) -> TilePlan:
+    """
+    The plan with the least modelled energy found; of equal ones the fastest.
+
+    Raises DoesNotFit and NoTile as `pipelined` does, and NoEnergy where nothing is known of energy.
+    """
+    return _least(problem, lambda energy, cycles: energy)
+
+
+def least_edp(problem: TileProblem) -> TilePlan:
+    """The plan with the least product of modelled energy and time found; raises as `least_energy` does."""
+    return _least(problem, lambda energy, cycles: energy * cycles)
+
+
+def _least(problem: TileProblem, objective: Objective) -> TilePlan:
+    if problem.leakage is None:
+        raise NoEnergy("nothing is known of the energy that the machine takes")
+    return _Search(_candidates(problem), objective).run()
+
+
+def _candidates(problem: TileProblem) -> Tiles:
     choices = thinned([tile_sizes(dim, number) for number, dim in enumerate(problem.dims)], MAX_TILES)
-    return _Search(tiles_that_fit(problem, choices)).run()
+    return tiles_that_fit(problem, choices)
 
 
 def with_sizes(problem: TileProblem, given: Sequence[int]) -> TilePlan:
@@ -73,6 +105,8 @@ class _Timed:
     index: int
     bytes_moved: int
     time: NestTime | None
+    cost: float
+    """What is to be least."""
 
     @property
     def cycles(self) -> int:
@@ -86,6 +120,8 @@ class _Timed:
 @dataclass
 class _Search:
     tiles: Tiles
+    objective: Objective | None = None
+    """What is to be least; None: the time."""
 
     @property
     def problem(self) -> TileProblem:
@@ -101,7 +137,9 @@ class _Search:
         return replace(plan, runner_up=runner_up).timed(plan.time)
 
     def _best(self, found: Sequence[_Timed]) -> _Timed:
-        """The one with the fewest bytes among those that take the least time, as far as can be told."""
+        """The one of least cost; of time the one with the fewest bytes among the least, as far as can be told."""
+        if self.objective is not None:
+            return min(found, key=lambda each: (each.cost, each.cycles, each.bytes_moved, each.work))
         least = min(each.cycles for each in found)
         close = [each for each in found if each.cycles <= least * (1 + TIE)]
         return min(close, key=lambda each: (each.bytes_moved, each.cycles, each.work, sum(each.plan.depths.values())))
@@ -126,7 +164,7 @@ class _Search:
         for order in permutations(parallel):
             estimates = Estimates(tiles, (*order, *reductions))
             for depths in self._depths(estimates.loops):
-                cost = np.where(estimates.fits(depths), estimates.cycles(depths), np.inf)
+                cost = np.where(estimates.fits(depths), self._estimate(estimates, depths), np.inf)
                 least = float(cost.min())
                 if not np.isfinite(least):
                     continue
@@ -143,6 +181,12 @@ class _Search:
                         seen.add((index, loops, used))
                         yield _Point(float(cost[index]), float(estimates.moved[index]), index, loops, used)
 
+    def _estimate(self, estimates: Estimates, depths: Mapping[str, int]) -> Ints:
+        cycles = estimates.cycles(depths)
+        if self.objective is None:
+            return cycles
+        return self.objective(estimates.picojoules + (self.problem.leakage or 0) * cycles, cycles)
+
     def _depths(self, loops: Sequence[int]) -> Iterator[dict[str, int]]:
         """The slots that are tried in each scope where some loop refills something."""
         scopes = refilled_scopes(self.problem, loops)
@@ -158,7 +202,9 @@ class _Search:
         tile, depths = tuple(int(size[point.index]) for size in self.tiles.tile), dict(point.depths)
         time = time_of_tile(self.tiles, point.index, point.loops, depths) if self.problem.works else None
         plan = TilePlan(self.problem, tile, point.loops, depths).timed(time)
-        return _Timed(plan, point.index, round(point.moved), time)
+        cycles = 0 if time is None else time.cycles
+        cost = cycles if self.objective is None else self.objective(plan.picojoules or 0.0, cycles)
+        return _Timed(plan, point.index, round(point.moved), time, cost)
 
     def _with_other_slots(self, best: _Timed) -> TilePlan:
         """The plan with more slots where that pays, and fewer where it costs nothing."""

@@ -46,12 +46,12 @@ def plan_tile(problem: TileProblem, name: str = DEFAULT_TILER) -> TilePlan:
     """
     The plan of the tiler `name`, checked.
 
-    Raises UserError for an unknown tiler, TilePlanError for one whose plan is not valid, and DoesNotFit or NoTile where
-    it has none.
+    Raises UserError for an unknown tiler, TilePlanError for one whose plan is not valid, DoesNotFit or NoTile where it
+    has none, and NoEnergy where it asks for energy of which nothing is known.
     """
-    capacity = tuple(problem.capacity.items())
+    plain = (problem.dims, problem.operands, tuple(problem.capacity.items()), problem.works, problem.depth)
     try:
-        return _planned(tiler(name), problem.dims, problem.operands, capacity, problem.works, problem.depth)
+        return _planned(tiler(name), *plain, problem.leakage)
     except TilePlanError as fault:
         raise TilePlanError(f'the tiler "{name}" returned a plan that is not valid: {fault}') from None
 
@@ -64,8 +64,9 @@ def _planned(
     capacity: tuple[tuple[str, int], ...],
     works: tuple[TileOp, ...],
     depth: int | None,
+    leakage: float | None,
 ) -> TilePlan:
     """The plan is asked for when a kernel gets its device and again when it is tiled."""
     # The plan is checked against a problem that the tiler has not had in its hands.
-    asked, own = (TileProblem(dims, operands, dict(capacity), works, depth) for _ in range(2))
+    asked, own = (TileProblem(dims, operands, dict(capacity), works, depth, leakage) for _ in range(2))
     return checked_plan(own, tiler(asked))

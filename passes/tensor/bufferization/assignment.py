@@ -237,6 +237,13 @@ class InsertionSlice:
     """The value in whose buffer `dest` lives and which is there when the buffer is needed."""
 
 
+@dataclass(frozen=True)
+class BranchResult:
+    """The buffer of `result`, of an `scf.if` one branch of which yields the value."""
+
+    result: SSAValue
+
+
 class NoBufferSlice(Exception):
     """A value that has no slice: a reshape that strides cannot express, or a destination within itself."""
 
@@ -375,7 +382,7 @@ class BufferAssignment:
     def __init__(self, function: func.FuncOp, layouts: Layouts, own_buffers: set[SSAValue]):
         self.function = function
         self.layouts = layouts
-        self.assigned: dict[SSAValue, OutArgument | InsertionSlice] = {}
+        self.assigned: dict[SSAValue, OutArgument | InsertionSlice | BranchResult] = {}
         self._slices: dict[SSAValue, BufferSlice] = {}
         self._pending: set[SSAValue] = set()
         self._assign(own_buffers)
@@ -432,6 +439,8 @@ class BufferAssignment:
                 return whole(value, shape_of(value), self.layouts.arguments[value.index] if argument else None)
             case OutArgument(index=index):
                 return self._reshaped(self.result(index), value)
+            case BranchResult(result=result):
+                return self._reshaped(self.buffer_slice(result), value)
             case InsertionSlice(insertion=insertion, anchor=anchor):
                 if value in self._pending:
                     raise NoBufferSlice(value)
@@ -457,6 +466,12 @@ class BufferAssignment:
                     root = _whole_origin(value) if is_tensor(value) else None
                     if root is not None and root not in own_buffers:
                         self.assigned.setdefault(root, OutArgument(index))
+        for op in self.function.walk():
+            if isinstance(op, scf.YieldOp) and isinstance(branch := op.parent_op(), scf.IfOp):
+                for value, result in zip(op.arguments, branch.results, strict=True):
+                    root = _whole_origin(value) if is_tensor(value) else None
+                    if root is not None and root not in own_buffers and _is_inside(root, op.parent):
+                        self.assigned.setdefault(root, BranchResult(result))
         if device_of(self.function) not in (None, HOST):
             # there a tile is computed in a scope and then stored: its buffer is not the destination
             return
@@ -468,6 +483,14 @@ class BufferAssignment:
                 continue
             if (anchor := _anchor(op, root)) is not None:
                 self.assigned[root] = InsertionSlice(op, anchor)
+
+
+def _is_inside(value: SSAValue, block: Block | None) -> bool:
+    """Whether an op of `block`, or one inside such an op, defines `value`."""
+    at = value.owner.parent if isinstance(value.owner, Operation) else value.owner
+    while at is not None and at is not block:
+        at = at.parent_block()
+    return at is not None
 
 
 def _whole_origin(value: SSAValue) -> SSAValue | None:

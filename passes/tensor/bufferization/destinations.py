@@ -12,7 +12,7 @@ Destination-passing form of a function on tensors: what `insert-copies` does, an
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -31,6 +31,7 @@ from penstock.passes.analysis.effects import is_destination
 from penstock.passes.analysis.index import AffineIndex
 from penstock.passes.shapes import shape_of
 from penstock.passes.tensor.bufferization.assignment import (
+    BranchResult,
     BufferAssignment,
     BufferSlice,
     Destination,
@@ -165,12 +166,19 @@ def reads(assignment: BufferAssignment, op: Operation) -> Iterator[Read]:
 
 
 def carried(op: scf.YieldOp) -> Iterator[tuple[int, SSAValue, SSAValue]]:
-    """For each tensor that a loop carries: its number, the value yielded, and the argument that becomes it."""
-    loop = op.parent_op()
-    if isinstance(loop, scf.ForOp):
-        for number, value in enumerate(op.arguments):
-            if is_tensor(value):
-                yield number, value, loop.body.block.args[1 + number]
+    """
+    For each tensor that is yielded: its number, the value, and what it becomes: the argument of the loop's next
+    iteration, or the result of an `scf.if`.
+    """
+    parent = op.parent_op()
+    becomes: Sequence[SSAValue] = ()
+    if isinstance(parent, scf.ForOp):
+        becomes = parent.body.block.args[1:]
+    elif isinstance(parent, scf.IfOp):
+        becomes = parent.results
+    for number, (value, result) in enumerate(zip(op.arguments, becomes, strict=False)):
+        if is_tensor(value):
+            yield number, value, result
 
 
 def writes(assignment: BufferAssignment, op: Operation) -> Iterator[Write]:
@@ -188,7 +196,7 @@ def writes(assignment: BufferAssignment, op: Operation) -> Iterator[Write]:
             for _, value, argument in carried(op):
                 if not same(assignment.buffer_slice(value), assignment.buffer_slice(argument)):
                     yield Write(op, assignment.buffer_slice(argument), argument)
-        case scf.ForOp() | ForallOp() | tensor.EmptyOp() | arith.ConstantOp():
+        case scf.ForOp() | scf.IfOp() | ForallOp() | tensor.EmptyOp() | arith.ConstantOp():
             pass
         case _:
             for value in op.results:
@@ -317,8 +325,8 @@ def _intruder(assignment: BufferAssignment, left: SSAValue, right: SSAValue) -> 
 def _hosts(assignment: BufferAssignment, value: SSAValue) -> list[SSAValue]:
     """The fresh values in whose buffers `value` lies because it is assigned there, from the inside out."""
     hosts: list[SSAValue] = []
-    while isinstance(target := assignment.assigned.get(value), InsertionSlice) and value not in hosts:
-        value = origin_of(target.anchor)
+    while isinstance(target := assignment.assigned.get(value), InsertionSlice | BranchResult) and value not in hosts:
+        value = origin_of(target.anchor if isinstance(target, InsertionSlice) else target.result)
         hosts.append(value)
     return hosts
 
@@ -421,6 +429,7 @@ _LOWERED = (
     func.CallOp,
     func.ReturnOp,
     scf.ForOp,
+    scf.IfOp,
     scf.YieldOp,
     ForallOp,
     ParallelInsertSliceOp,
@@ -442,7 +451,7 @@ _LOWERED = (
 )
 """The ops with tensors among their operands or results that have a form on memrefs."""
 
-_SIDE_EFFECTS = (func.CallOp, func.ReturnOp, scf.ForOp, ForallOp, scf.YieldOp, tensor.YieldOp)
+_SIDE_EFFECTS = (func.CallOp, func.ReturnOp, scf.ForOp, scf.IfOp, ForallOp, scf.YieldOp, tensor.YieldOp)
 """Those of them that stay when their results are not used."""
 
 
@@ -523,8 +532,6 @@ def _how_to_lower(op: Operation) -> list[str]:
         return ["graph-to-tensor lowers it first"]
     if op.name.startswith("linalg."):
         return ["write it as linalg.generic"]
-    if isinstance(op, scf.IfOp):
-        return ["choose between elements with arith.select in a linalg.generic"]
     return []
 
 

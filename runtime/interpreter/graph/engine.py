@@ -14,7 +14,7 @@ from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
 from penstock.dialects.element_bits import DType
 from penstock.dialects.element_types import numpy_dtype
 from penstock.dialects.functions import NAME, attribute_text, body_block
-from penstock.dialects.graph import ConstantOp, FusedOp, YieldOp, tensor_of
+from penstock.dialects.graph import ConstantOp, FusedOp, IfOp, YieldOp, tensor_of
 from penstock.dialects.verification import require_dominance
 from penstock.dialects.weights import Array, WeightStore
 from penstock.runtime.interpreter.graph.registry import implementation_of
@@ -139,6 +139,9 @@ def _evaluate(
     match op:
         case FusedOp():
             return _run_block(op.body.block, operands, weights, listener)
+        case IfOp():
+            taken = op.then_body if operands[0].item() else op.else_body
+            return _run_block(taken.block, operands[1:], weights, listener)
         case ConstantOp():
             results = (_constant(op, weights),)
         case _:

@@ -31,3 +31,24 @@ func.func @without_operands() -> tensor<f32> {
   // CHECK-NEXT: } : () -> tensor<f32>
   func.return %0 : tensor<f32>
 }
+
+func.func @branches(%c: tensor<1xi1>, %x: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>) {
+// CHECK-LABEL: func.func @branches
+  %0, %1 = graph.if %c(%x) attributes {note = "kept"} {
+  // CHECK-NEXT: %0, %1 = graph.if %c(%x) attributes {note = "kept"} {
+  ^bb0(%a: tensor<4xf32>):
+  // CHECK-NEXT: ^bb0(%a: tensor<4xf32>):
+    %b = graph.exp %a : tensor<4xf32>
+    // CHECK-NEXT: %b = graph.exp %a : tensor<4xf32>
+    graph.yield %a, %b : tensor<4xf32>, tensor<4xf32>
+    // CHECK-NEXT: graph.yield %a, %b : tensor<4xf32>, tensor<4xf32>
+  } else {
+  // CHECK-NEXT: } else {
+  ^bb0(%a: tensor<4xf32>):
+  // CHECK-NEXT: ^bb0(%a_1: tensor<4xf32>):
+    graph.yield %a, %a : tensor<4xf32>, tensor<4xf32>
+    // CHECK-NEXT: graph.yield %a_1, %a_1 : tensor<4xf32>, tensor<4xf32>
+  } : tensor<1xi1>, (tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>)
+  // CHECK-NEXT: } : tensor<1xi1>, (tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>)
+  func.return %0, %1 : tensor<4xf32>, tensor<4xf32>
+}

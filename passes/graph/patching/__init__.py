@@ -1,0 +1,1 @@
+"""What `patch` is made of."""
