@@ -5,12 +5,13 @@ Tensor expressions, the behaviour of an intrinsic as a machine file spells it, r
     dst[i,j] = max(src[i,j], 0)
     acc[m,n] += cast(i32, inp[m,k]) * cast(i32, wgt[n,k])
     y[n] = x[n] + imm
+    y[m] = max(y[m], x[m,n])
 
 They are assignments of the kernel language, with all of its scalar functions (`max`, `exp`, `shr`, `cast(type, x)`,
 ...), and `imm`, the scalar that travels in the instruction. Indices are affine in the dims. The dims on the left are
-the parallel loops, in that order; the others, in order of appearance, are reductions, which only `+=` permits. The body
-is the canonical one of the tensor level: for `+=` it adds the right side to the operand's element, for `=` it yields
-the right side.
+the parallel loops, in that order; the others, in order of appearance, are reductions: sums, which `+=` writes, or what
+the right side combines with what the left side holds, as the last of these does. The body is the canonical one of the
+tensor level: for `+=` it adds the right side to the operand's element, for `=` it yields the right side.
 
 A number takes the type of what it stands beside; everything else must agree in type, and `cast` converts.
 """
@@ -42,8 +43,10 @@ from penstock.lowering.from_kernel.affine import affine_of
 from penstock.lowering.from_kernel.faults import Fault
 from penstock.lowering.from_kernel.numbers import Numbers
 from penstock.lowering.from_kernel.parser import SyntaxFault, parse_assignment
+from penstock.lowering.from_kernel.printer import print_expression
 from penstock.lowering.from_kernel.scalars import Operand, Scalars, element_called
 from penstock.lowering.from_kernel.syntax import Access, Assignment, Binary, Binding, Call, Name, Node, Position, Unary
+from penstock.passes.analysis.reductions import combiners
 from penstock.passes.scalar_body import Body
 from penstock.passes.shapes import signless
 
@@ -151,16 +154,17 @@ class _BehaviourBuilder:
             arg.name_hint = name
         iterators = [IteratorType.PARALLEL] * parallel
         iterators += [IteratorType.REDUCTION] * (len(self.dims) - parallel)
-        block.add_op(
-            GenericOp(
-                block.args[:-1],
-                block.args[-1:],
-                self._body(names, scalars),
-                [AffineMapAttr(each) for each in maps],
-                [IteratorTypeAttr(each) for each in iterators],
-                doc=StringAttr(self.text),
-            )
+        generic = GenericOp(
+            block.args[:-1],
+            block.args[-1:],
+            self._body(names, scalars),
+            [AffineMapAttr(each) for each in maps],
+            [IteratorTypeAttr(each) for each in iterators],
+            doc=StringAttr(self.text),
         )
+        if len(self.dims) > parallel and not combiners(generic):
+            raise self._no_reduction(self.dims[parallel])
+        block.add_op(generic)
         return Behaviour(Region(block), tuple(names), tuple(self.dims))
 
     def _memref(self, decl: OperandDecl) -> MemRefType:
@@ -254,8 +258,15 @@ class _BehaviourBuilder:
                 raise Fault(f'operand "{decl.name}" is not used', Position(1, 1))
         alone = {expr for exprs in self.indices.values() for expr in exprs}
         for place, dim in enumerate(self.dims):
-            if place >= parallel and not self.accumulates:
-                message = f'"{dim}" is summed over, as it is not on the left'
-                raise Fault(message, Position(1, 1 + self.text.index("=")), ("a sum is written +=",))
+            if place >= parallel and not self.accumulates and self.operands[-1].name not in self.parts.values():
+                raise self._no_reduction(dim)
             if AffineDimExpr(place) not in alone:
                 raise Fault(f'"{dim}" indexes no operand alone, so its extent is unknown', Position(1, 1))
+
+    def _no_reduction(self, dim: str) -> Fault:
+        held = print_expression(self.assignment.target)
+        return Fault(
+            f'"{dim}" is reduced, as it is not on the left, but nothing combines what it ranges over',
+            Position(1, 1 + self.text.index("=")),
+            (f"a sum is written +=, a maximum {held} = max({held}, ...)",),
+        )

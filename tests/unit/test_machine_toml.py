@@ -32,6 +32,7 @@ from penstock.lowering.tensor_expression import (
 )
 from penstock.lowering.toml_positions import Path as KeyPath
 from penstock.lowering.toml_positions import locate
+from penstock.passes.analysis.reductions import combiners
 
 A = OperandDecl("a", "spad", f32, "row")
 B = OperandDecl("b", "spad", f32, "row")
@@ -86,6 +87,22 @@ def test_an_assignment_does_not_read_what_it_writes() -> None:
     generic = generic_of(build_behaviour("c[m,n] = max(a[m,n], 0)", [A, C]))
     assert not generic.body.block.args[-1].uses
     assert [op.name for op in generic.body.block.ops] == ["arith.constant", "arith.maximumf", "linalg.yield"]
+
+
+def test_a_reduction_combines_what_the_left_side_holds() -> None:
+    behaviour = build_behaviour("c[m] = max(c[m], a[m,n])", [A, C])
+    generic = generic_of(behaviour)
+    assert [kind.data.value for kind in generic.iterator_types] == ["parallel", "reduction"]
+    assert [op.name for op in generic.body.block.ops] == ["arith.maximumf", "linalg.yield"]
+    assert combiners(generic) == {1: "arith.maximumf"}
+
+
+@pytest.mark.parametrize(
+    "text", ["c[m] = a[m,n]", "c[m] = a[m,n] - c[m]", "c[m] = max(a[m,n], 0)", "c[m] += c[m] * a[m,n]"]
+)
+def test_what_combines_nothing_reduces_nothing(text: str) -> None:
+    with pytest.raises(ExpressionFault, match=r'"n" is reduced.* nothing combines'):
+        build_behaviour(text, [A, C])
 
 
 def test_a_fill_has_no_inputs() -> None:
