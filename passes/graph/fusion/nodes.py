@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import partial
+from math import prod
 
-from xdsl.dialects.builtin import IntegerType
+from xdsl.dialects.builtin import DYNAMIC_INDEX, IntegerType
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.utils.hints import isa
 
@@ -23,6 +24,7 @@ from penstock.dialects.graph import (
     pattern_kind,
     tensor_of,
 )
+from penstock.dialects.mem import element_bytes
 from penstock.passes.graph.fusion.groups import MAX_OPS, FusionNode, Group, Kind, Stop, Use, Veto, fusion_groups
 from penstock.passes.graph.values import is_view
 
@@ -45,10 +47,11 @@ def is_groupable(op: Operation) -> bool:
 
 def in_post_order(block: Block) -> list[Operation]:
     """
-    The operators of a block, each after those that it reads, what is computed last before its siblings.
+    The operators of a block, each after those that it reads, the largest result before its siblings.
 
-    Where two contractions meet, as at a residual addition, the one that is computed last then takes the addition:
-    the operands of the other would have to live until then.
+    Where two contractions meet, as at a residual addition, the one whose result is larger then takes the addition:
+    that of the other goes from kernel to kernel. Of equal ones it is the one that is computed last: the operands of the
+    other would have to live until then.
     """
     position = {op: index for index, op in enumerate(block.ops)}
     order: list[Operation] = []
@@ -62,9 +65,22 @@ def in_post_order(block: Block) -> list[Operation]:
             seen.add(op)
             pending.append((op, True))
             owners = {operand.owner for operand in op.operands}
-            producers = [owner for owner in owners if isinstance(owner, Operation) and owner in position]
-            pending += [(each, False) for each in sorted(producers, key=position.__getitem__)]
+            producers = [
+                owner for owner in owners if isinstance(owner, Operation) and owner in position and is_graph_op(owner)
+            ]
+            pending += [
+                (each, False) for each in sorted(producers, key=lambda each: (_bytes_between(each), position[each]))
+            ]
     return order
+
+
+def _bytes_between(op: Operation) -> int:
+    """
+    What the result of an op takes between kernels, of which the one that reads it widens it: see `_narrow_results`.
+    Sizes that are not known count as 1.
+    """
+    type = tensor_of(op.operands[0] if _widens(op) else op.results[0])
+    return prod(size for size in type.get_shape() if size != DYNAMIC_INDEX) * element_bytes(type)
 
 
 def splat(value: SSAValue) -> ConstantOp | None:
@@ -214,10 +230,23 @@ def _narrow_results(planned: Sequence[PlannedGroup], position: Mapping[Operation
             assert isinstance(before, Operation)
             roots[number] = before
     return [
-        PlannedGroup(tuple(ops), root, group.end, group.stop)
+        PlannedGroup(tuple(_anchored(ops)), root, group.end, group.stop)
         for ops, root, group in zip(members, roots, planned, strict=True)
         if ops
     ]
+
+
+def _anchored(members: Sequence[Operation]) -> list[Operation]:
+    """
+    The ops of a group, what follows its contraction right after it: what else that needs comes before. The order in
+    which the graph was written then makes no other kernel.
+    """
+    anchor = next((op for op in members if _KINDS[pattern_kind(op)] == Kind.COMPLEX_OUT_FUSABLE), None)
+    after = {anchor}
+    for op in members:
+        if any(operand.owner in after for operand in op.operands):
+            after.add(op)
+    return sorted(members, key=lambda op: op in after)
 
 
 def _widens(op: Operation) -> bool:
