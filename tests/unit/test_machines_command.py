@@ -79,10 +79,8 @@ def test_the_list_has_a_line_for_each_machine(penstock: Command) -> None:
     assert by_name["host"][3:] == ["0", "-", "0", "of", "1", "-"]
 
 
-def test_the_list_fits_a_screen(penstock: Command) -> None:
-    lines = penstock("machines", "list").out.splitlines()
-    assert len(lines) < 24
-    assert max(map(len, lines)) <= 120
+def test_the_list_fits_the_width_of_a_screen(penstock: Command) -> None:
+    assert max(map(len, penstock("machines", "list").out.splitlines())) <= 120
 
 
 def test_the_list_counts_the_rows_that_name_a_source(tmp_path: Path) -> None:

@@ -103,7 +103,8 @@ def test_devices_change_no_value() -> None:
 
 def test_a_machine_that_supports_nothing_leaves_everything_to_the_host(tmp_path: Path) -> None:
     file = tmp_path / "idle.toml"
-    file.write_text('[machine]\nname = "idle"\nfreq_mhz = 1\nassumed = true\n\n[[unit]]\nname = "none"\n')
+    scope = '[[scope]]\nname = "spad"\nassumed = true\nsize = 1024\ngranule = 4\ndtypes = ["f32"]\n'
+    file.write_text(f'[machine]\nname = "idle"\nfreq_mhz = 1\nassumed = true\n\n{scope}\n[[unit]]\nname = "none"\n')
     _, (kernel,) = assigned(8, str(file))
     assert (kernel.device, kernel.remark) == (HOST, "the machine has no intrinsics")
 

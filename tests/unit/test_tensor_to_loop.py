@@ -943,16 +943,6 @@ def test_an_empty_tensor_that_is_window_and_destination_is_two() -> None:
     ("body", "message"),
     [
         (
-            """%c = arith.constant true
-      %y = scf.if %c -> (tensor<4x6xf32>) {
-        scf.yield %x : tensor<4x6xf32>
-      } else {
-        scf.yield %x : tensor<4x6xf32>
-      }
-      func.return %y : tensor<4x6xf32>""",
-            '"scf.if" with tensors has no form at the loop level',
-        ),
-        (
             "%y = graph.relu %x : tensor<4x6xf32>\n func.return %y : tensor<4x6xf32>",
             '"graph.relu" with tensors has no form at the loop level',
         ),
