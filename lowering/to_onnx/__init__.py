@@ -14,6 +14,7 @@ import onnx
 from onnx import ModelProto
 from xdsl.dialects.func import FuncOp
 
+from penstock.dialects.files import write_whole
 from penstock.dialects.weights import WeightStore
 from penstock.lowering.from_onnx.model import LARGEST_MODEL
 from penstock.lowering.to_onnx.exporter import GraphExporter
@@ -38,17 +39,10 @@ def export_model(function: FuncOp, store: WeightStore) -> ModelProto:
 
 def save_model(model: ModelProto, path: Path) -> None:
     """Write a model; the weights of one that does not fit into a protocol buffer go to a file beside it, `.data`."""
-    save = cast(Any, onnx).save_model
     if model.ByteSize() <= LARGEST_MODEL:
-        save(model, path)
+        write_whole(path, model.SerializeToString())
         return
     beside = f"{path.name}.data"
     path.with_name(beside).unlink(missing_ok=True)  # it would be appended to
-    onnx.save_model(
-        model,
-        path,
-        save_as_external_data=True,
-        location=beside,
-        size_threshold=SMALLEST_BESIDE,
-        convert_attribute=False,
-    )
+    save = cast(Any, onnx).save_model
+    save(model, path, save_as_external_data=True, location=beside, size_threshold=SMALLEST_BESIDE)
