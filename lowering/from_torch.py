@@ -15,11 +15,12 @@ import warnings
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
-from typing import Any, cast
-
-from onnx import ModelProto
+from typing import TYPE_CHECKING, Any, cast
 
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
 
 __all__ = ["is_torch_model", "model_of_torch", "tracing"]
 
@@ -62,7 +63,7 @@ def model_of_torch(model: Any, example_inputs: Sequence[Any] | Mapping[str, Any]
             found = exporter.export(model, dynamo=True, verbose=False)
     except Exception as error:
         raise _refusal(error) from None
-    return cast(ModelProto, found.model_proto)
+    return cast("ModelProto", found.model_proto)
 
 
 def _torch() -> Any:
