@@ -14,6 +14,7 @@ from penstock.tools.errors import guarded
 
 COMMANDS = {
     "import": "turn an ONNX model into IR and weights",
+    "export": "turn IR into an ONNX model",
     "compile": "lower a model or IR to a level, to C, to instructions, or to a plan",
     "run": "run a model, IR or a plan on tensors in files",
     "check": "run a program around every pass and compare",
