@@ -200,7 +200,9 @@ class _Merger:
 
     def _inline(self, block: Block, call: func.CallOp, kernel: func.FuncOp, inside: dict[SSAValue, SSAValue]) -> None:
         body = kernel.body.block
-        mapper = dict(zip(body.args, (self._inside(value, block, inside) for value in call.arguments), strict=True))
+        mapper = dict[SSAValue, SSAValue]()
+        for arg, value in zip(body.args, call.arguments, strict=True):
+            mapper[arg] = self._inside(value, block, inside)
         for op in body.ops:
             if isinstance(op, func.ReturnOp):
                 break

@@ -154,7 +154,7 @@ class ScopeOffsets:
         let one share no bytes with those of the nest before either, so that it may be filled while that still runs.
         """
         for memory in self._in_program_order():
-            nests = [memory.time.span(op) for op in self.function.body.block.ops if isinstance(op, scf.ForOp)]
+            nests = [memory.time.spans(op)[0] for op in self.function.body.block.ops if isinstance(op, scf.ForOp)]
             buffers = list(memory.problem.buffers)
             wide: list[Buffer] = []
             for buffer in buffers:
