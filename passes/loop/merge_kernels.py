@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from xdsl.context import Context
 from xdsl.dialects import func
@@ -30,12 +29,9 @@ from penstock.passes.analysis.kernels import (
     machine_kernels,
     stated_macs,
 )
-from penstock.passes.analysis.memory.liveness import ProgramTime
 from penstock.passes.analysis.memory.op_orders import BlockOrder, BlockOrders
-from penstock.passes.analysis.memory.storage import VIEWS
+from penstock.passes.loop.merging.runs import Room, Run, is_call_of, runs
 from penstock.passes.loop.order_ops import rearrange
-from penstock.passes.planning.problem import Interval, merge_intervals
-from penstock.passes.schedule.scope_offsets import ScopeOffsets
 
 
 def _alternating(order: BlockOrder, on_machine: Sequence[bool]) -> list[int]:
@@ -56,110 +52,11 @@ def _alternating(order: BlockOrder, on_machine: Sequence[bool]) -> list[int]:
     return found
 
 
-def _root(value: SSAValue) -> SSAValue:
-    """What a memref is a view of."""
-    while isinstance(value.owner, VIEWS):
-        value = value.owner.operands[0]
-    return value
-
-
-@dataclass
-class _Run:
-    """Calls of kernels on the machine with nothing between them but views, constants and allocations."""
-
-    calls: list[func.CallOp]
-
-    @property
-    def names(self) -> list[str]:
-        """The kernels that are called."""
-        return [call.callee.string_value() for call in self.calls]
-
-    def storages(self) -> dict[SSAValue, list[SSAValue]]:
-        """What the calls access, and as which views of it."""
-        found: dict[SSAValue, dict[SSAValue, None]] = {}
-        for value in (value for call in self.calls for value in call.arguments):
-            found.setdefault(_root(value), {})[value] = None
-        return {root: list(views) for root, views in found.items()}
-
-    def stays_inside(self, root: SSAValue) -> bool:
-        """Whether a buffer in a scope is used by these calls alone, and may become one of theirs."""
-        pending, inside = [root], set[Operation](self.calls)
-        while pending:
-            for use in pending.pop().uses:
-                if isinstance(use.operation, VIEWS):
-                    pending.append(use.operation.results[0])
-                elif use.operation not in inside:
-                    return False
-        return isinstance(root.owner, ScopedAllocation) and root.owner.scope is not None
-
-
-class _Room:
-    """Whether there is room on chip for several kernels as one, beside what @main keeps in scopes while they run."""
-
-    def __init__(self, module: ModuleOp, entry: func.FuncOp, machine: Mapping[str, func.FuncOp], target: TargetOp):
-        self._machine, self._target = machine, target
-        self._time = ProgramTime(module)
-        placed = (op for op in entry.walk() if isinstance(op, ScopedAllocation) and op.scope is not None)
-        self._kept = {op: self._time.lifetime(op.results[0]) for op in placed if op.byte_offset is not None}
-
-    def is_enough(self, run: _Run) -> bool:
-        """Whether all that is kept during one of the calls may be kept during all, but for what is theirs alone."""
-        spans = {call: self._time.spans(call) for call in run.calls}
-        held = {call: [op for op in self._kept if self._is_alive(op, spans[call])] for call in run.calls}
-        passing = {op for each in held.values() for op in each if not run.stays_inside(op.results[0])}
-        for call in run.calls:
-            bytes_of: dict[str, list[Interval]] = {}
-            for op in dict.fromkeys((*passing, *held[call])):
-                bytes_of.setdefault(op.scope or "", []).append(self._bytes(op))
-            if any(low < end for each in bytes_of.values() for (_, end), (low, _) in pairwise(sorted(each))):
-                return False
-            kept = {scope: merge_intervals(each) for scope, each in bytes_of.items()}
-            offsets = ScopeOffsets(self._machine[call.callee.string_value()], self._target, kept)
-            if not all(map(offsets.has_room, kept)):
-                return False
-        return True
-
-    def _is_alive(self, op: ScopedAllocation, spans: Sequence[Interval]) -> bool:
-        return any(a < end and start < b for a, b in self._kept[op] for start, end in spans)
-
-    def _bytes(self, op: ScopedAllocation) -> Interval:
-        offset, granule = op.byte_offset or 0, self._target.scope(op.scope or "").granule_bytes
-        return offset, offset + -(-op.size_in_bytes // granule) * granule
-
-
-def _runs(block: Block, machine: Mapping[str, func.FuncOp], most: int, room: _Room) -> Iterator[_Run]:
-    """The runs of two calls and more, as they stand, the longest that there is room for first."""
-    for calls in _neighbours(block, machine):
-        while calls:
-            lengths = range(min(len(calls), most or len(calls)), 0, -1)
-            length = next(n for n in lengths if n == 1 or room.is_enough(_Run(calls[:n])))
-            if length > 1:
-                yield _Run(calls[:length])
-            calls = calls[length:]
-
-
-def _neighbours(block: Block, machine: Mapping[str, func.FuncOp]) -> Iterator[list[func.CallOp]]:
-    """Calls on the machine with nothing between them but views, constants and allocations."""
-    calls: list[func.CallOp] = []
-    for op in block.ops:
-        if isinstance(op, func.CallOp) and _is_call_of(op, machine):
-            calls.append(op)
-        elif not isinstance(op, (*VIEWS, ScopedAllocation)) and not _is_harmless(op):
-            yield calls
-            calls = []
-    yield calls
-
-
-def _is_harmless(op: Operation) -> bool:
-    """Whether an op may stand between two calls: it makes a buffer, or a constant."""
-    return op.name in ("memref.alloc", "memref.alloca", "memref.dealloc", "arith.constant")
-
-
 @dataclass
 class _Merger:
     """One run becoming one kernel."""
 
-    run: _Run
+    run: Run
     machine: Mapping[str, func.FuncOp]
     target: TargetOp
 
@@ -317,8 +214,8 @@ class MergeKernelsPass(ModulePass):
         # What stays on chip between kernels has its place by the order of the calls.
         is_free = not any(isinstance(each, ScopedAllocation) and each.scope is not None for each in entry.walk())
         if is_free and (order := BlockOrders(op).of(entry)) is not None:
-            rearrange(order, _alternating(order, [_is_call_of(each, machine) for each in order.ops]))
-        for run in list(_runs(entry.body.block, machine, self.calls, _Room(op, entry, machine, target))):
+            rearrange(order, _alternating(order, [is_call_of(each, machine) for each in order.ops]))
+        for run in list(runs(entry.body.block, machine, self.calls, Room(op, entry, machine, target))):
             merged = _Merger(run, machine, target).merge(op)
             names = ", ".join(f"@{name}" for name in run.names)
             remark(merged, "passed", f"made of {names}")
@@ -326,10 +223,6 @@ class MergeKernelsPass(ModulePass):
         for name, kernel in machine.items():
             if name not in called:
                 Rewriter.erase_op(kernel)
-
-
-def _is_call_of(op: Operation, machine: Mapping[str, func.FuncOp]) -> bool:
-    return isinstance(op, func.CallOp) and op.callee.string_value() in machine
 
 
 def _erase_unused(value: SSAValue) -> None:
