@@ -1,4 +1,4 @@
-"""The walk over functions of StableHLO, which builds the graph: calls, branches and loops; ops are in `ops`."""
+"""The walk over functions of StableHLO, which builds the graph: calls, branches and loops."""
 
 from __future__ import annotations
 
@@ -20,12 +20,15 @@ from penstock.dialects.graph.base import is_float
 from penstock.dialects.locations import inherit_locations
 from penstock.dialects.weights import Array, WeightStore
 from penstock.lowering.from_onnx.importer import isolate
-from penstock.lowering.from_stablehlo.ops import CONVERSIONS, Unsupported
+from penstock.lowering.from_stablehlo import elements, places, products, reductions
 from penstock.lowering.from_stablehlo.syntax import HloOp
+from penstock.lowering.from_stablehlo.table import CONVERSIONS, Unsupported
 from penstock.passes.graph.terms import Term, TermBuilder
 from penstock.passes.graph.values import constant_of
 from penstock.runtime.interpreter.graph import evaluate_op
 
+_REGISTERED = (elements, places, products, reductions)
+"""The files whose conversions are registered when they are imported."""
 MOST_ITERATIONS = 4096
 """Of a loop: each is written out."""
 FOLDED = 64
