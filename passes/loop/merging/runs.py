@@ -1,4 +1,4 @@
-"""Runs of calls of which one kernel may be made: what they access, and whether there is room on chip for all at once."""
+"""Runs of calls of which one kernel may be made: what they access, and whether there is room on chip for them."""
 
 from __future__ import annotations
 
