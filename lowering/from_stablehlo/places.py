@@ -10,6 +10,7 @@ from xdsl.dialects.builtin import (
     ArrayAttr,
     DenseIntOrFPElementsAttr,
     StringAttr,
+    i32,
     i64,
 )
 from xdsl.ir import Attribute
@@ -26,6 +27,7 @@ from penstock.lowering.from_stablehlo.table import (
     listed,
     numbers_of,
     plain,
+    reducer_of,
     result_of,
 )
 from penstock.passes.graph.terms import Term
@@ -172,6 +174,49 @@ def _gather(code: Any, op: HloOp, x: Term, indices: Term) -> Term:
     batch = [dim for dim in range(len(result)) if dim not in offset]
     order = [*batch, *offset]
     return found.transpose([order.index(dim) for dim in range(len(result))])
+
+
+_COMBINED = {"": "none", "add": "add", "multiply": "mul", "maximum": "max", "minimum": "min"}
+"""The reduction of a scatter by the operation of a region, "" for one that takes the update."""
+
+
+@converts("scatter")
+def _scatter(code: Any, op: HloOp, x: Term, indices: Term, updates: Term) -> Term:
+    """
+    Of parts that are one index wide in the dimensions that are looked up, and whole in all others. An update that lies
+    outside changes nothing: it goes to an element more.
+    """
+    said = str(op.get("scatter_dimension_numbers"))
+    window, inserted, mapped, batching = (
+        listed(said, name)
+        for name in (
+            "update_window_dims",
+            "inserted_window_dims",
+            "scatter_dims_to_operand_dims",
+            "input_batching_dims",
+        )
+    )
+    vector, rank = listed(said, "index_vector_dim") or [0], len(indices.shape)
+    if batching or not mapped or inserted != sorted(mapped) or vector != [rank - 1]:
+        raise Unsupported(f"of parts that are not whole: {said}")
+    ended = op.bodies[0].block.last_op
+    takes_update = ended is not None and ended.operands[0] is op.bodies[0].block.args[1]
+    word = "" if takes_update else reducer_of(op)
+    if word not in _COMBINED:
+        raise Unsupported(f"by {word}")
+    first = [*mapped, *(dim for dim in range(len(x.shape)) if dim not in mapped)]
+    moved = x.transpose(first)
+    sizes = moved.shape
+    grown = moved.padded([0] * len(sizes), [1, *[0] * (len(sizes) - 1)])
+    places = indices.cast(i64)
+    limits = code.array(np.array(sizes[: len(mapped)]), "limits")
+    misses = (places < 0).apply("or", places.apply("less", limits).apply("not")).cast(i32)
+    missed = code.emit(graph.ReduceMaxOp(misses.value, axes=[rank - 1])) > 0
+    beyond = code.array(np.array([sizes[0], *[0] * (len(mapped) - 1)]), "beyond")
+    batch = [dim for dim in range(len(updates.shape)) if dim not in window]
+    values = updates.transpose([*batch, *window])
+    done = graph.ScatterNdOp(grown.value, missed.where(beyond, places).value, values.value, reduction=_COMBINED[word])
+    return code.emit(done).cut(0, 0, sizes[0]).transpose([first.index(dim) for dim in range(len(first))])
 
 
 @converts("custom_call")

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
 from xdsl.dialects.builtin import (
     i32,
 )
-from xdsl.ir import Attribute
+from xdsl.ir import Attribute, SSAValue
 
 from penstock.dialects import graph
 from penstock.dialects.element_types import numpy_dtype
+from penstock.dialects.graph import tensor_of
 from penstock.dialects.graph.base import integer_bounds, is_bool, is_float
 from penstock.dialects.weights import Array
+from penstock.lowering.from_onnx.node import along
+from penstock.lowering.from_onnx.nodes_indexing import first_index
 from penstock.lowering.from_stablehlo.syntax import HloOp
 from penstock.lowering.from_stablehlo.table import (
     Unsupported,
     converts,
     elements_of,
+    int_of,
     ints_of,
-    plain,
+    reducer_of,
     result_of,
+    words_of,
 )
 from penstock.passes.graph.terms import Term
 
@@ -34,20 +40,11 @@ _REDUCTIONS = {
 }
 
 
-def _reducer(op: HloOp) -> str:
-    """The operation by which two values are combined."""
-    if (named := op.get("reducer")) is not None:
-        return str(plain(named)).partition(".")[2]
-    if len(op.results) == 1 and len(inner := list(op.bodies[0].block.ops)) == 2:
-        combined = inner[0]
-        if set(combined.operands) == set(op.bodies[0].block.args) and inner[1].operands[0] is combined.results[0]:
-            return combined.name.partition(".")[2]
-    raise Unsupported("by more than one operation on one value")
-
-
 @converts("reduce")
-def _reduce(code: Any, op: HloOp, *operands: Term) -> Term:
-    word = _reducer(op)
+def _reduce(code: Any, op: HloOp, *operands: Term) -> Term | Sequence[Term]:
+    if len(op.results) == 2:
+        return _extremum(code, op, operands[0])
+    word = reducer_of(op)
     x, start = operands
     axes = ints_of(op, "dimensions")
     element = x.element_type
@@ -64,6 +61,47 @@ def _reduce(code: Any, op: HloOp, *operands: Term) -> Term:
     return found.cast(element)
 
 
+def _extremum(code: Any, op: HloOp, x: Term) -> Sequence[Term]:
+    """The largest, or smallest, element along a dimension, and its first index, as JAX writes argmax and argmin."""
+    block, numbers, axes = op.bodies[0].block, op.operands[1].owner, ints_of(op, "dimensions")
+    known: dict[SSAValue, int] = {value: index for index, value in enumerate(block.args)}
+    steps: list[str] = []
+    for each in block.ops:
+        words = words_of(each)[:1] if isinstance(each, HloOp) else []
+        steps.append(" ".join((each.name.partition(".")[2], *words, *(str(known[value]) for value in each.operands))))
+        known |= {value: len(known) for value in each.results}
+    is_largest = steps[0] == "compare GT 0 2"
+    is_counted = isinstance(numbers, HloOp) and numbers.short == "iota" and [int_of(numbers, "dim")] == axes
+    if steps[1:] != _FIRST_EXTREMUM or not (is_largest or steps[0] == "compare LT 0 2") or not is_counted:
+        raise Unsupported("by more than one operation on one value")
+    (axis,) = axes
+    total = graph.ReduceMaxOp if is_largest else graph.ReduceMinOp
+    most, size = code.emit(total(x.value, axes=axes)), x.shape[axis]
+    found = x.equal(most)
+    if is_float(x.element_type):
+        found = found | x.equal(x).apply("not")
+    places = code.array(along(np.arange(size), axis, len(x.shape)), "places")
+    index = first_index(found, places, axis, size, keep=False).cast(tensor_of(op.results[1]).element_type)
+    return [most.reshape(index.shape), index]
+
+
+_FIRST_EXTREMUM = [
+    "compare NE 0 0",
+    "or 4 5",
+    "compare EQ 0 2",
+    "compare LT 1 3",
+    "and 7 8",
+    "or 6 9",
+    "select 6 0 2",
+    "select 10 1 3",
+    "return 11 12",
+]
+"""
+What follows the comparison of two elements, 0 and 2, with the indices 1 and 3: the one that is more or no number, and
+of two that are equal the one before.
+"""
+
+
 def _is_neutral(start: Array | None, combine: str, element: Attribute) -> bool:
     """Whether combining with a number changes nothing."""
     if start is None:
@@ -76,7 +114,7 @@ def _is_neutral(start: Array | None, combine: str, element: Attribute) -> bool:
 @converts("reduce_window")
 def _reduce_window(code: Any, op: HloOp, x: Term, start: Term) -> Term:
     """The largest or the sum of each window: a pool, or a convolution with ones, over the dimensions that it spans."""
-    word, rank = _reducer(op), len(x.shape)
+    word, rank = reducer_of(op), len(x.shape)
     if word not in ("maximum", "add") or not is_float(x.element_type):
         raise Unsupported(f"by {word} of {x.element_type}")
     if not _is_neutral(code.known(start), _REDUCTIONS[word][1], x.element_type):

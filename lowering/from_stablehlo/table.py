@@ -114,3 +114,14 @@ def listed(text: str, name: str) -> list[int]:
     """The integers of an entry of an attribute that is kept as text: `name = [1, 2]`, or one."""
     found = re.search(rf"\b{name} = (?:\[([-\d, ]*)\]|(\d+))", text)
     return [] if found is None else [int(each) for each in re.findall(r"-?\d+", found[1] or found[2] or "")]
+
+
+def reducer_of(op: HloOp) -> str:
+    """The operation by which two values are combined."""
+    if (named := op.get("reducer")) is not None:
+        return str(plain(named)).partition(".")[2]
+    if len(op.results) == 1 and len(inner := list(op.bodies[0].block.ops)) == 2:
+        combined = inner[0]
+        if set(combined.operands) == set(op.bodies[0].block.args) and inner[1].operands[0] is combined.results[0]:
+            return combined.name.partition(".")[2]
+    raise Unsupported("by more than one operation on one value")

@@ -141,6 +141,14 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
         x.reshape(1, 1, 24), x.reshape(2, 1, 12)[:, :, :3], (1,), [(-2, -1)]
     ),
     "lookups": lambda j, x, i: (j.numpy.take(x, i, axis=0), j.numpy.take(x, i, axis=1), x[i, i], x.T[:, i]),
+    "updates": lambda j, x, i: (
+        x.at[i].add(1.5), x.at[i, i].set(2.0), x.at[:, i].max(0.5), x.at[i - 3].min(0.1), x.at[i * 9].multiply(3.0),
+        x.at[i * 0 + 2].add(x[:2]), j.grad(lambda e: (e[i] ** 2).sum())(x),
+    ),
+    "extrema": lambda j, x, i: (
+        j.numpy.argmax(x, 1), j.numpy.argmin(x * (x > 0), 0), j.numpy.argmax(j.numpy.where(x > 1, j.numpy.nan, x), 1),
+        j.numpy.argmax(i),
+    ),
     "slices": lambda j, x, i: (x[1:3, ::2], x[::-1], j.numpy.roll(x, 2, 1), j.numpy.split(x, 3, 1)),
     "slices_at_run_time": lambda j, x, i: (
         j.lax.dynamic_slice(x, (i[0], i[1] + 9), (2, 3)), j.lax.dynamic_update_slice(x, x[:2, :2], (i[1], i[0]))
