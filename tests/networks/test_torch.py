@@ -15,6 +15,7 @@ from sampling import sweep
 torch: Any = pytest.importorskip("torch")
 pytest.importorskip("onnxscript")
 
+import torch_functions  # noqa: E402
 import torch_models  # noqa: E402
 
 import penstock  # noqa: E402
@@ -68,6 +69,21 @@ def test_a_module_becomes_an_engine_of_its_example_inputs(name: str) -> None:
     assert isinstance(engine, Engine)
     with torch.no_grad():
         check(engine.run([each.numpy() for each in inputs]), model(*inputs))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", torch_functions.FUNCTIONS)
+def test_functions_compute_what_pytorch_does(name: str) -> None:
+    function = torch_functions.FUNCTIONS[name]
+    with remarks() as found, torch.no_grad():
+        ours, theirs = (
+            leaves(each()) for each in (torch.compile(function, backend="penstock", fullgraph=True), function)
+        )
+    assert found == []
+    for one, other in zip(ours, theirs, strict=True):
+        assert (one.shape, one.dtype) == (other.shape, other.dtype)
+        tolerance = 1e-2 if other.dtype in (torch.half, torch.bfloat16) else 1e-4
+        torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
 def test_a_compiled_model_takes_batches_of_any_size() -> None:
