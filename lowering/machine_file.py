@@ -263,6 +263,7 @@ _NAMED_KEYS: dict[str, Key] = {
     "block": Key("table", _read_entries, {}),
     "requires": Key("list of strings", _read_strings, []),
     "settings": Key("table of tables", _read_entries, {}),
+    "costs": Key("table of integers", _KEYS[IntegerAttr].read, {}, is_number=True, has_entries=True),
     **dict.fromkeys(ENERGY_TABLES, _ENERGIES),
 }
 """The keys that say more than the declared attribute."""

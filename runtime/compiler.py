@@ -19,6 +19,7 @@ from penstock.dialects.context import PenstockContext, make_context
 from penstock.dialects.diagnostics import USAGE, UserError, nearest_or_all
 from penstock.dialects.machine import find_target
 from penstock.dialects.verifier import Verifier
+from penstock.lowering.from_stablehlo import import_stablehlo, is_stablehlo
 from penstock.lowering.from_text import ParsedText, SourceText, parse_text, place_in, read_text
 from penstock.passes.graph.bind_dims import bind_dims
 from penstock.runtime.instrumentation import PassTimer
@@ -314,8 +315,11 @@ def load_input(
     if kernel is not None:
         message = f'only a file of kernels has a kernel to choose, and this is no .pk: "{kernel}"'
         raise UserError(message, loc=str(path), status=USAGE)
+    source = read_text(path)
+    if is_stablehlo(source):
+        return _import_stablehlo(source, path)
     ctx = make_context()
-    parsed = parse_text(ctx, read_text(path))
+    parsed = parse_text(ctx, source)
     opened = open_weights(ctx, parsed, str(path))
     if kernels:
         from penstock.lowering.from_kernel.calls import link_kernels
@@ -325,6 +329,12 @@ def load_input(
     program = LoadedProgram(parsed.module, ctx, path, parsed, opened)
     bind_program(program, dims or {})
     return program
+
+
+def _import_stablehlo(source: SourceText, path: Path) -> LoadedProgram:
+    ctx = make_context()
+    module, ctx.weights = import_stablehlo(source)
+    return LoadedProgram(module, ctx, path)
 
 
 def program_of_plan(plan: PlanFile) -> LoadedProgram:

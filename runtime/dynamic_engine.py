@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from numpy.typing import NDArray
 
 from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError, did_you_mean
 from penstock.dialects.graph.dims import checked_sizes
+from penstock.lowering.from_torch import TorchModel, is_torch_model, model_of_torch
 from penstock.runtime.compiler import LoadedProgram, bind_program, load_input, passes_for
 from penstock.runtime.engine import Backend, Engine, compile_program, require_backend
 from penstock.runtime.engine_cache import CACHED_ENGINES, EngineCache
@@ -141,10 +142,11 @@ class DynamicEngine(Runnable):
 
 
 def compile(
-    model: str | Path | ModelProto,
+    model: str | Path | ModelProto | TorchModel,
     machine: str | None = None,
     backend: Backend = "native",
     *,
+    example_inputs: Sequence[Any] | Mapping[str, Any] | None = None,
     pipeline: str | None = None,
     machine_options: Mapping[str, object] | None = None,
     schedule: str | Path | None = None,
@@ -155,7 +157,9 @@ def compile(
     measure: bool = False,
 ) -> Engine | DynamicEngine:
     """
-    Compile an ONNX model (a file or a loaded one) or a file of IR for a machine, or without one for the host.
+    Compile an ONNX model (a file or a loaded one), a file of IR, or a program of PyTorch for a machine, or without one
+    for the host. A `torch.export.ExportedProgram` is taken as it is, a `torch.nn.Module` with `example_inputs`, in
+    order or by name: see `lowering.from_torch`.
 
     `pipeline` edits the passes of the compiler, `"default, -fuse-attention"`, or names others in their place, as
     penstock-opt takes them (see `runtime.pipeline_edits`). `machine_options` sets numbers of the machine, by their
@@ -170,7 +174,12 @@ def compile(
 
     Raises UserError for what is wrong with the model, the names, the pipeline, the options or the schedules.
     """
-    program = load_input(model, dims=dims, allow_nan=allow_nan, kernels=kernels)
+    if is_torch_model(model):
+        model = model_of_torch(model, example_inputs)
+    elif example_inputs is not None:
+        raise UserError("example inputs are for a module of PyTorch, and this is none")
+    source = cast("str | Path | ModelProto", model)
+    program = load_input(source, dims=dims, allow_nan=allow_nan, kernels=kernels)
     if open_dims(program.module):
         return DynamicEngine(
             program,

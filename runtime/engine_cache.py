@@ -7,19 +7,17 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
-from penstock.runtime.execution_context import Runnable
-
 CACHED_ENGINES = 8
 """How many engines are kept unless told otherwise: that of the key that was not used for longest goes."""
 
 Key = TypeVar("Key", bound=Hashable)
-Cached = TypeVar("Cached", bound=Runnable)
+Cached = TypeVar("Cached")
 
 
 class EngineCache(Generic[Key, Cached]):
     """
-    Engines, or contexts of engines, by their keys. May be asked from several threads: those that ask for one new engine
-    wait for one compilation.
+    Engines, contexts of engines, or what runs them, by their keys. May be asked from several threads: those that ask
+    for one new engine wait for one compilation.
     """
 
     def __init__(self, cached: int = CACHED_ENGINES):

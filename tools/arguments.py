@@ -31,7 +31,7 @@ def add_common(parser: argparse.ArgumentParser) -> None:
 def add_model(parser: argparse.ArgumentParser) -> None:
     """The model or IR to work on, and the sizes of its symbolic dimensions."""
     parser.add_argument(
-        "model", metavar="MODEL", help="an ONNX model (.onnx), IR (.mlir), kernels (.pk) or a plan (.plan)"
+        "model", metavar="MODEL", help="an ONNX model (.onnx), IR or StableHLO (.mlir), kernels (.pk) or a plan (.plan)"
     )
     parser.add_argument(
         "--dim",

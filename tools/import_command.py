@@ -1,4 +1,7 @@
-"""Write the graph-level IR of a model, and its weights beside it as a .safetensors file."""
+"""
+Write the graph-level IR of an ONNX model, or of a function of JAX as StableHLO, and its weights beside it as a
+.safetensors file.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,9 @@ from penstock.tools.arguments import add_common, add_kernel, add_model, add_weig
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     add_kernel(parser)
-    parser.add_argument("-o", "--output", metavar="FILE", help="where the IR goes; default: MODEL with .mlir")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help="where the IR goes; default: MODEL.mlir or MODEL.graph.mlir"
+    )
     add_weights(parser)
     add_common(parser)
 
@@ -21,7 +26,8 @@ def execute(args: argparse.Namespace) -> int:
     from penstock.tools.text import require_distinct
 
     program = load_given(args, args.kernel)
-    output = Path(args.output or program.path.with_suffix(".mlir").name)
+    suffix = ".graph.mlir" if program.path.suffix == ".mlir" else ".mlir"
+    output = Path(args.output or program.path.with_suffix(suffix).name)
     require_distinct({"-o": output, "--weights": args.weights}, args.model)
     file = write_program(program, output, weights=args.weights, locations=True)
     count = sum(1 for op in program.module.walk() if op.name.startswith("graph."))

@@ -13,7 +13,8 @@ from penstock.tools.arguments import argument_texts
 from penstock.tools.errors import guarded
 
 COMMANDS = {
-    "import": "turn an ONNX model into IR and weights",
+    "import": "turn an ONNX model or StableHLO into IR and weights",
+    "export": "turn IR into an ONNX model",
     "compile": "lower a model or IR to a level, to C, to instructions, or to a plan",
     "run": "run a model, IR or a plan on tensors in files",
     "check": "run a program around every pass and compare",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
-from penstock.runtime.simulator.figures import Figures, peak_shares, rows_of
+from penstock.runtime.simulator.figures import Figures, host_rows, peak_shares, rows_of
+from penstock.runtime.simulator.program import ProgramTime
 from penstock.runtime.simulator.run import ProgramRun
 from penstock.runtime.simulator.timeline import BUSY, DONE
 from penstock.tools.text import aligned
@@ -27,6 +28,9 @@ def report(run: ProgramRun) -> Iterator[str]:
     yield from aligned([_UNITS, *(line for name, _, figures in rows for line in _units(name, figures))], left=(0, 1, 5))
     yield ""
     yield from aligned([_BYTES, *(line for name, _, figures in rows for line in _bytes(name, figures))], left=(0, 1))
+    if run.time is not None and run.time.host:
+        yield ""
+        yield from aligned([_HOST, *_host_rows(run, run.time)], left=(0,))
     if total.energy is not None:
         yield ""
         yield from aligned(list(_energy_rows(rows, total)), left=(0,))
@@ -42,10 +46,31 @@ def _headline(run: ProgramRun, total: Figures) -> str:
     time = f"{float(microseconds / 1000):,.3f} ms at {machine.frequency_mhz:,} MHz"
     runs = f"{total.runs:,} run{'s' * (total.runs != 1)} of {len(run.kernels):,} kernel{'s' * (len(run.kernels) != 1)}"
     line = f"{machine.machine_name}: {run.cycles:,} cycles, {time}, in {runs}"
-    if run.host:
+    if run.time is not None and run.time.host:
+        line += f"\n{_with_host(run, run.time)}"
+    elif run.host:
         names = ", ".join(f"@{name}" + (f" x {calls:,}" if calls > 1 else "") for name, calls in run.host)
         line += f"\nnot simulated, on the host: {names}"
     return line
+
+
+def _with_host(run: ProgramRun, time: ProgramTime) -> str:
+    """The whole program: what the host and the machine take of it, and what no machine would change."""
+    processor = run.target.processor()
+    name = processor.sym_name.data if processor is not None else "the host"
+    share = time.host / time.serial
+    return (
+        f"with {name}, the host: {time.serial:,} cycles, {share:.1%} on the host and {1 - share:.1%} on the machine; "
+        f"side by side {time.side_by_side:,}; however fast the machine, at most {time.serial / time.host:.2f} x as fast"
+    )
+
+
+_HOST = ("host", "runs", "cycles", "of all")
+
+
+def _host_rows(run: ProgramRun, time: ProgramTime) -> Iterator[tuple[str, ...]]:
+    for name, runs, cycles in host_rows(run):
+        yield f"@{name}", f"{runs:,}", _number(cycles), f"{(cycles or 0) / time.serial:.1%}"
 
 
 _CYCLES = ("kernel", "runs", "commands", "cycles", "T*", "T / T*", "of peak", "redundant", "padded")

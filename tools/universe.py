@@ -60,6 +60,7 @@ PASSES: dict[str, str] = {
     "integer-arithmetic": "penstock.passes.graph.integer_arithmetic:IntegerArithmeticPass",
     "quantize": "penstock.passes.graph.quantize:QuantizePass",
     "mem-promote": "penstock.passes.loop.mem_promote:MemPromotePass",
+    "merge-kernels": "penstock.passes.loop.merge_kernels:MergeKernelsPass",
     "order-ops": "penstock.passes.loop.order_ops:OrderOpsPass",
     "topological-sort": "penstock.passes.graph.topological_sort:TopologicalSortPass",
     "patch": "penstock.passes.graph.patch:PatchPass",

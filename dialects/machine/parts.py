@@ -17,7 +17,7 @@ from xdsl.dialects.builtin import (
     SymbolRefAttr,
     i64,
 )
-from xdsl.ir import Attribute
+from xdsl.ir import Attribute, Operation
 from xdsl.irdl import irdl_op_definition, opt_prop_def, prop_def
 
 from penstock.dialects.machine.part import (
@@ -204,8 +204,8 @@ class ProcessorOp(NamedPart):
     """
     The host: a CPU on the same off-chip memory, which runs the kernels that no unit does.
 
-    `ops` and `rate` serve to weigh on which device a kernel runs, and measure nothing; the others say how its vectors
-    are best used. Its vector registers are the scope `registers` of the machine.
+    `ops`, `costs` and `rate` serve to weigh on which device a kernel runs, and to say how long those of the host take;
+    the others say how its vectors are best used. Its vector registers are the scope `registers` of the machine.
     """
 
     name = "machine.processor"
@@ -215,6 +215,8 @@ class ProcessorOp(NamedPart):
     """[operations, cycles]: scalar operations, loads and stores included, in so many cycles of the machine."""
     rate = prop_def(DenseArrayBase.constr(i64))
     """[bytes, cycles]: bytes from or to off chip in so many cycles of the machine."""
+    costs = opt_prop_def(DictionaryAttr)
+    """By the name of an op, such as `arith.divf`, as how many operations it counts; as one where nothing is said."""
     vector = opt_prop_def(IntegerAttr[I64])
     """Bytes of a vector register; the processor has as many as the scope `registers` holds."""
     fma = opt_prop_def(DenseArrayBase.constr(i64))
@@ -245,7 +247,7 @@ class ProcessorOp(NamedPart):
     """Cycles that it takes to start threads that wait, and to wait for the last of them."""
 
     assembly_format = (
-        "$sym_name `ops` $ops `rate` $rate (`vector` $vector^)? (`fma` $fma^)? (`loads` $loads^)?"
+        "$sym_name `ops` $ops `rate` $rate (`costs` $costs^)? (`vector` $vector^)? (`fma` $fma^)? (`loads` $loads^)?"
         " (`latency` $latency^)? (`caches` $caches^)? (`ways` $ways^)? (`misses` $misses^)?"
         " (`pair_loads` $pair_loads^)? (`exposed` $exposed^)? (`step` $step^)? (`tile` $tile^)?"
         " (`row_overhead` $row_overhead^)? (`packing` $packing^)? (`fork` $fork^)? (`origin` $origin^)? attr-dict"
@@ -259,16 +261,21 @@ class ProcessorOp(NamedPart):
     fork_cycles = IntegerProperty("fork", FORK)
 
     @property
-    def cycles_per_op(self) -> float:
+    def cycles_per_op(self) -> Fraction:
         """Cycles of the machine for one scalar operation."""
         operations, cycles = ints_of(self.ops)
-        return cycles / operations
+        return Fraction(cycles, operations)
 
     @property
-    def cycles_per_byte(self) -> float:
+    def cycles_per_byte(self) -> Fraction:
         """Cycles of the machine for one byte from or to off chip."""
         size, cycles = ints_of(self.rate)
-        return cycles / size
+        return Fraction(cycles, size)
+
+    def operations_of(self, op: Operation) -> int:
+        """As how many scalar operations an op counts."""
+        cost = None if self.costs is None else self.costs.data.get(op.name)
+        return cost.value.data if isinstance(cost, IntegerAttr) else 1
 
     @property
     def fmas_per_cycle(self) -> Fraction:
@@ -305,6 +312,11 @@ class ProcessorOp(NamedPart):
 
     def own_faults(self) -> Iterator[PartFault]:
         yield from rate_faults(self.rate)
+        for name, cost in self.costs.data.items() if self.costs is not None else ():
+            if not isinstance(cost, IntegerAttr) or cost.value.data < 1:
+                yield PartFault(
+                    "costs", f"{name} must count as a whole number of operations of at least 1", (), (name,)
+                )
         pairs = {
             "ops": (self.ops, "[operations, cycles]"),
             "fma": (self.fma, "[instructions, cycles]"),

@@ -66,10 +66,11 @@ def _check_attributes(proto: NodeProto, schema: OpSchema) -> None:
         seen.add(attribute.name)
 
 
-def refuse_faulty(proto: NodeProto, opset: int, types: Sequence[Tensor | None]) -> None:
+def refuse_faulty(proto: NodeProto, opset: int, types: Sequence[Tensor | None]) -> Mapping[str, TypeProto]:
     """
     Raise VerifyException if a node, whose inputs have `types`, is not what ONNX allows: an element type that the
-    operator does not take, or shapes and attributes that its own inference of shapes refuses.
+    operator does not take, or shapes and attributes that its own inference of shapes refuses; else the types that
+    this gives its outputs, by their names.
     """
     schema = schema_of(proto, opset)
     given = {name: type_proto(each) for name, each in zip(proto.input, types, strict=False) if each is not None}
@@ -81,7 +82,7 @@ def refuse_faulty(proto: NodeProto, opset: int, types: Sequence[Tensor | None]) 
             if word not in formal[min(index, len(formal) - 1)].types:
                 raise VerifyException(f"{proto.op_type} takes no {word} as input {index}")
     try:
-        shape_inference.infer_node_outputs(schema, proto, given)
+        return shape_inference.infer_node_outputs(schema, proto, given)
     except (shape_inference.InferenceError, checker.ValidationError) as error:
         raise VerifyException(str(error).strip().splitlines()[0]) from None
 

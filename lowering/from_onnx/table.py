@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Iterable
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from penstock.lowering.from_onnx.constants import FROM_CONSTANTS
 from penstock.lowering.from_onnx.node import DOMAINS, IMPORTERS, Importer, OnnxNode, Unsupported, imports, op_called
 from penstock.lowering.from_onnx.schema import schema_of
 
-__all__ = ["IMPORTERS", "as_declared", "importer_of", "imports"]
+__all__ = ["IMPORTERS", "as_declared", "importer_of", "imports", "matched"]
 
 for _module in pkgutil.iter_modules([str(Path(__file__).parent)]):
     if _module.name.startswith("nodes_"):
@@ -40,7 +41,7 @@ def importer_of(operator: str) -> Importer | None:
         if (
             op_class is not None
             and onnx.defs.has(operator)
-            and _property_names(op_class).keys() >= {_word(name) for name in onnx.defs.get_schema(operator).attributes}
+            and len(matched(op_class, attributes := onnx.defs.get_schema(operator).attributes)) == len(attributes)
         ):
             return as_declared(op_class)
         load_plugins()
@@ -66,10 +67,10 @@ def as_declared(op_class: type[graph.GraphOp]) -> Importer:
         declared = schema_of(node.proto, node.opset).attributes if is_onnx else {}
         given = {name: each.default_value for name, each in declared.items() if each.default_value.type}
         given |= {each.name: each for each in node.proto.attribute}
-        names = _property_names(op_class)
+        names = matched(op_class, given)
         values: dict[str, Any] = {}
         for name, attribute in given.items():
-            if (found := names.get(_word(name))) is None:
+            if (found := names.get(name)) is None:
                 raise Unsupported(f"the attribute {name}")
             value = onnx.helper.get_attribute_value(attribute)
             values[found] = value.decode(errors="replace") if isinstance(value, bytes) else value
@@ -79,8 +80,10 @@ def as_declared(op_class: type[graph.GraphOp]) -> Importer:
     return build
 
 
-def _property_names(op_class: type[graph.GraphOp]) -> dict[str, str]:
-    return {_word(name): name for name in op_class.get_irdl_definition().properties}
+def matched(op_class: type[graph.GraphOp], attributes: Iterable[str]) -> dict[str, str]:
+    """Those attributes of an operator that properties of an op are called after, and the names of the properties."""
+    names = {_word(name): name for name in op_class.get_irdl_definition().properties}
+    return {name: names[_word(name)] for name in attributes if _word(name) in names}
 
 
 def _word(name: str) -> str:

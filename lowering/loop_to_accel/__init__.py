@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from xdsl.builder import Builder
 from xdsl.context import Context
-from xdsl.dialects import affine, arith, func, memref, scf
+from xdsl.dialects import affine, arith, func, scf
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.ir import Block
@@ -22,10 +22,11 @@ from penstock.dialects.upstream.scf import ForallOp
 from penstock.lowering.loop_to_accel.execs import lower_generic
 from penstock.lowering.loop_to_accel.transfers import lower_copy
 from penstock.passes.analysis.kernels import machine_kernels
+from penstock.passes.analysis.memory.storage import VIEWS
 from penstock.passes.isomorphic_kernels import rewrite_kernels
 from penstock.passes.schedule.ordering import order
 
-KEPT = (memref.SubviewOp, memref.CastOp, SlotOp, arith.ConstantOp, affine.ApplyOp, affine.MinOp, scf.YieldOp)
+KEPT = (*VIEWS, SlotOp, arith.ConstantOp, affine.ApplyOp, affine.MinOp, scf.YieldOp)
 """Ops that a kernel keeps beside its commands, as it does all index arithmetic."""
 
 

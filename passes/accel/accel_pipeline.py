@@ -17,6 +17,7 @@ from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import RingOp
 from penstock.dialects.schedule_accel import PipelineOp
 from penstock.passes.accel.pipelining.rings import Choice, choose_slots
+from penstock.passes.analysis.commands.program import CommandOp
 from penstock.passes.analysis.kernels import AUTO, PIPELINING, add_remark, machine_kernels
 from penstock.passes.isomorphic_kernels import rewrite_kernels
 from penstock.passes.schedule.deciding import copy_section, given_key, require_kernels, run_section
@@ -83,7 +84,8 @@ class AccelPipelinePass(ModulePass):
         choice = choose_slots(function, target, commands, depth, skewed=self.skew)
         loops: Sequence[SSAValue] = ()
         if choice.skewed == "inner":
-            nests = [op for op in function.walk() if isinstance(op, scf.ForOp)]
+            # A loop of one command is of the pieces of a transfer.
+            nests = [op for op in function.walk() if isinstance(op, scf.ForOp) and _has_several_commands(op)]
             around = {op.parent_op() for op in nests}
             loops = schedule.handles(op for op in nests if op not in around)
         elif choice.skewed == "outer":
@@ -96,6 +98,10 @@ class AccelPipelinePass(ModulePass):
             modelled = choice.describe(op.slot_counts, choice.skewed if op.skewed else "none")
             op.properties["remark"] = StringAttr("; ".join([*said, modelled]))
             add_remark(function, PIPELINING, [modelled])
+
+
+def _has_several_commands(loop: scf.ForOp) -> bool:
+    return sum(isinstance(op, CommandOp) for op in loop.walk()) > 1
 
 
 def _write(schedule: Schedule, choice: Choice, buffers: Sequence[SSAValue], loops: Sequence[SSAValue]) -> PipelineOp:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from math import prod
 
-from xdsl.dialects import arith, scf, tensor
+from xdsl.dialects import affine, arith, func, memref, scf, tensor
 from xdsl.dialects.builtin import DYNAMIC_INDEX, IntegerType, MemRefType, TensorType
 from xdsl.dialects.linalg.ops import GenericOp
-from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.ir import Attribute, Operation, Region, SSAValue
 from xdsl.traits import IsTerminator
 from xdsl.utils.hints import isa
 
 from penstock.dialects.machine import REGISTERS, ProcessorOp, TargetOp, ints_of
-from penstock.dialects.mem import CopyOp, element_bytes, scope_of
+from penstock.dialects.mem import CopyOp, element_bytes, memref_of, scope_of
 from penstock.passes.analysis.access import linear_form
 from penstock.passes.analysis.loops import trip_count
+from penstock.passes.analysis.memory.aliases import Allocation
+from penstock.passes.analysis.memory.storage import VIEWS
 from penstock.passes.analysis.strides import contiguous_strides
 from penstock.passes.planning.register_blocks import LINE, Domain, VectorUnit
 
@@ -83,6 +86,74 @@ def _strides_of(value: SSAValue) -> tuple[int, ...]:
             whole = contiguous_strides(slice.source.type.get_shape())
             return tuple(a * b for a, b in zip(whole, steps, strict=True))
     return contiguous_strides(value.type.get_shape())
+
+
+def scalar_operations(generic: GenericOp, processor: ProcessorOp) -> int:
+    """The scalar operations of a generic: those of its body, a load of each operand that it reads, and the store."""
+    body = generic.body.block
+    computed = sum(processor.operations_of(op) for op in body.ops if not _costs_nothing(op))
+    read = sum(bool(arg.uses) for arg in body.args)
+    return prod(generic.get_static_loop_ranges()) * (computed + read + 1)
+
+
+def kernel_cycles(kernel: func.FuncOp, processor: ProcessorOp) -> Fraction | None:
+    """
+    Cycles of the machine that a kernel below the tensor level takes on its host: its scalar operations, one after the
+    other, and the bytes of what it is given, each moved once. As `assign-devices` weighs kernels. None where how often
+    something runs is not known.
+    """
+    operations = _scalar_operations(kernel, processor)
+    types = [arg.type for arg in kernel.body.blocks[0].args if arg.uses and isa(arg.type, MemRefType)]
+    if operations is None or not all(type.has_static_shape() for type in types):
+        return None
+    moved = sum(prod(type.get_shape()) * element_bytes(type) for type in types)
+    return operations * processor.cycles_per_op + moved * processor.cycles_per_byte
+
+
+def op_cycles(op: Operation, processor: ProcessorOp) -> Fraction | None:
+    """The same of an op outside of kernels, without what it moves."""
+    operations = _scalar_operations(op, processor)
+    return None if operations is None else operations * processor.cycles_per_op
+
+
+def _scalar_operations(op: Operation, processor: ProcessorOp) -> int | None:
+    """The scalar operations of an op with all that is in it."""
+    match op:
+        case GenericOp():
+            return scalar_operations(op, processor) if all(map(_is_static, op.operands)) else None
+        case CopyOp():
+            return 2 * prod(op.box)
+        case memref.CopyOp():
+            return 2 * prod(memref_of(op.source).get_shape())
+        case scf.ForOp():
+            trips, inside = trip_count(op), _inside_operations(op, processor)
+            return None if trips is None or inside is None else trips * (inside + 1)
+        case scf.IfOp():
+            found = [_block_operations(region, processor) for region in op.regions if region.blocks]
+            return None if None in found else 1 + max((each or 0 for each in found), default=0)
+        case func.FuncOp():
+            return _inside_operations(op, processor)
+        case _ if op.regions or isinstance(op, func.CallOp):
+            return None
+        case _:
+            is_free = _costs_nothing(op) or isinstance(op, (*VIEWS, Allocation, affine.ApplyOp))
+            return 0 if is_free else processor.operations_of(op)
+
+
+def _is_static(value: SSAValue) -> bool:
+    return not isa(value.type, MemRefType) or value.type.has_static_shape()
+
+
+def _inside_operations(op: Operation, processor: ProcessorOp) -> int | None:
+    found = [_block_operations(region, processor) for region in op.regions]
+    return None if None in found else sum(each or 0 for each in found)
+
+
+def _block_operations(region: Region, processor: ProcessorOp) -> int | None:
+    if len(region.blocks) > 1:
+        return None
+    found = [_scalar_operations(op, processor) for block in region.blocks for op in block.ops]
+    return None if None in found else sum(each or 0 for each in found)
 
 
 def host_cycles(op: Operation, processor: ProcessorOp | None) -> float:

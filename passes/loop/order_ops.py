@@ -42,7 +42,8 @@ def _needed_first(order: BlockOrder, numbers: Sequence[int]) -> Iterator[Operati
             yield op
 
 
-def _rearrange(order: BlockOrder, numbers: Sequence[int]) -> None:
+def rearrange(order: BlockOrder, numbers: Sequence[int]) -> None:
+    """Put the ops of a block into another order, which its problem allows."""
     ops = list(_needed_first(order, numbers))
     last = order.block.last_op
     assert last is not None
@@ -119,4 +120,4 @@ class OrderOpsPass(ModulePass):
             if is_listened():
                 remark(function, "passed" if outcome.order != order.given else "analysis", _in_words(order, outcome))
             if outcome.order != order.given:
-                _rearrange(order, outcome.order)
+                rearrange(order, outcome.order)

@@ -26,13 +26,17 @@ def skewed(nest: Sequence[Part], slots: Mapping[str, int], *, inner: bool = Fals
     for part in nest:
         if isinstance(part, TimedStep):
             found.append(part)
-        elif inner and any(isinstance(each, TimedLoop) for each in part.body):
+        elif inner and any(isinstance(each, TimedLoop) and not _is_one_step(each) for each in part.body):
             found.append(replace(part, body=skewed(part.body, slots, inner=True)))
         elif (split := _split_of(part, slots)) is not None:
             found += split.parts()
         else:
             found.append(replace(part, body=skewed(part.body, slots)))
     return tuple(found)
+
+
+def _is_one_step(loop: TimedLoop) -> bool:
+    return len(loop.body) == 1 and isinstance(loop.body[0], TimedStep)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from xdsl.dialects import func
+from xdsl.dialects import func, scf
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i64
 from xdsl.ir import Operation
 from xdsl.rewriter import InsertPoint, Rewriter
@@ -150,21 +150,38 @@ class ScopeOffsets:
     def spread(self) -> None:
         """
         Where a scope is large enough, let no two buffers of a nest share bytes, whenever in an iteration they are
-        alive: iterations that overlap would wait for each other there.
+        alive: iterations that overlap would wait for each other there. Then, buffer by buffer as far as there is room,
+        let one share no bytes with those of the nest before either, so that it may be filled while that still runs.
         """
         for memory in self._in_program_order():
+            nests = [memory.time.spans(op)[0] for op in self.function.body.block.ops if isinstance(op, scf.ForOp)]
+            buffers = list(memory.problem.buffers)
             wide: list[Buffer] = []
-            for buffer in memory.problem.buffers:
+            for buffer in buffers:
                 loops = loops_around(memory.ops[buffer.id]) if buffer.id in memory.ops else ()
                 during = memory.time.spans(loops[0]) if loops else ()
                 wide.append(replace(buffer, intervals=merge_intervals((*buffer.intervals, *during))))
-            spread = replace(memory, problem=Problem(tuple(wide), memory.problem.capacity))
-            if self._is_plan([spread]):
-                continue
-            free = (buffer if buffer.id.startswith(_KEPT) else replace(buffer, offset=None) for buffer in wide)
-            plan = _plan(Problem(tuple(free), memory.problem.capacity))
-            if plan is not None:
-                _write(memory, plan)
+            if self._move(memory, wide):
+                buffers = wide
+            for number, buffer in enumerate(buffers):
+                before = [span for span in nests if span[1] <= buffer.intervals[0][0]]
+                if buffer.id in memory.ops and before:
+                    ahead = replace(buffer, intervals=merge_intervals((*buffer.intervals, before[-1])))
+                    if self._move(memory, trial := [*buffers[:number], ahead, *buffers[number + 1 :]]):
+                        buffers = trial
+
+    def _move(self, memory: MemoryProblem, wanted: Sequence[Buffer]) -> bool:
+        """Find offsets with which buffers of other lifetimes do not share bytes; False if there may be none."""
+        offsets = written_plan(memory).offsets
+        held = (each if each.id.startswith(_KEPT) else replace(each, offset=offsets[each.id]) for each in wanted)
+        capacity = memory.problem.capacity
+        if self._is_plan([replace(memory, problem=Problem(tuple(held), capacity))]):
+            return True
+        free = (each if each.id.startswith(_KEPT) else replace(each, offset=None) for each in wanted)
+        if (plan := _plan(Problem(tuple(free), capacity))) is None:
+            return False
+        _write(memory, plan)
+        return True
 
     def is_planned(self) -> bool:
         """Whether the offsets of the kernel's buffers are a plan, as the commands and tokens stand."""

@@ -18,7 +18,7 @@ from fractions import Fraction
 from itertools import groupby, product
 from math import prod
 
-from xdsl.dialects import arith, func, tensor
+from xdsl.dialects import func, tensor
 from xdsl.dialects.builtin import FileLineColLoc, IntegerAttr, ModuleOp, NameLoc, TensorType, i64
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.ir import SSAValue
@@ -36,6 +36,7 @@ from penstock.passes.analysis.kernels import (
     is_contraction,
     kernels,
 )
+from penstock.passes.analysis.work import scalar_operations
 
 
 @dataclass(frozen=True)
@@ -246,8 +247,8 @@ def cycles_of(
     """The cycles that a segment is estimated to take where it is, with all that it reads and writes off chip."""
     sizes = [_bytes(value) for value in _boundary(segment)]
     if not segment.on_machine:
-        operations = sum(_operations(generic) for generic in segment.generics)
-        return operations * processor.cycles_per_op + sum(sizes) * processor.cycles_per_byte
+        operations = sum(scalar_operations(generic, processor) for generic in segment.generics)
+        return float(operations * processor.cycles_per_op + sum(sizes) * processor.cycles_per_byte)
     per_byte, per_transfer = _transfer_costs(target)
     issues = sum(
         choice.match.intrinsic.initiation_interval * choice.match.issues(_extents(generic))
@@ -319,14 +320,6 @@ def _bytes(value: SSAValue) -> int:
     source = value.owner.source if isinstance(value.owner, tensor.PadOp) else value
     type = source.type
     return prod(type.get_shape()) * element_bytes(type) if isa(type, TensorType) else 0
-
-
-def _operations(generic: GenericOp) -> int:
-    """The scalar operations of a generic: those of its body, a load of each operand that it reads, and the store."""
-    body = generic.body.block
-    computed = sum(not isinstance(op, arith.ConstantOp) for op in body.ops) - 1
-    read = sum(bool(arg.uses) for arg in body.args)
-    return prod(_extents(generic)) * (computed + read + 1)
 
 
 def count_crossings(module: ModuleOp) -> None:

@@ -17,11 +17,12 @@ from typing import Any, TypeVar
 
 from penstock.dialects.machine import DRAM
 from penstock.dialects.machine.energy import LEAKAGE, OPERATIONS, TRANSFER
+from penstock.runtime.simulator.program import ProgramTime
 from penstock.runtime.simulator.run import KernelRun, OffChipTraffic, ProgramRun
 from penstock.runtime.simulator.timeline import BUSY, DONE
 from penstock.runtime.simulator.work import MacCounts
 
-SCHEMA, VERSION = "penstock-simulation", 3
+SCHEMA, VERSION = "penstock-simulation", 4
 
 _SHARES = ("peak_share", "redundant_share", "padded_share")
 
@@ -183,9 +184,31 @@ def json_text(run: ProgramRun) -> str:
         "total": _as_json(total, peak),
         "kernels": kernels,
         "order": list(run.order),
-        "host": [{"function": name, "runs": runs} for name, runs in run.host],
+        "host": [{"function": name, "runs": runs, "cycles": cycles} for name, runs, cycles in host_rows(run)],
+        "program": None if run.time is None else _as_program(run.time),
     }
     return json.dumps(document, indent=1) + "\n"
+
+
+def host_rows(run: ProgramRun) -> list[tuple[str, int, int | None]]:
+    """What the host runs: each function, and what @main does itself, with its runs and the cycles of all of them."""
+    if run.time is None:
+        return [(name, runs, None) for name, runs in run.host]
+    runs, cycles = Counter[str](), Counter[str]()
+    for step in run.time.steps:
+        if step.on_host:
+            runs[step.name] += 1
+            cycles[step.name] += step.cycles
+    return [(name, count, cycles[name]) for name, count in runs.items()]
+
+
+def _as_program(time: ProgramTime) -> dict[str, Any]:
+    return {
+        "cycles": time.serial,
+        "host_cycles": time.host,
+        "side_by_side": time.side_by_side,
+        "most_speedup": time.serial / time.host if time.host else None,
+    }
 
 
 def _as_json(figures: Figures, peak: Fraction) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from penstock.passes.analysis.commands.trace import Call, trace_calls
 from penstock.passes.analysis.kernels import ENTRY, device_of, machine_of, stated_macs
 from penstock.passes.planning.traffic_bounds import ContractionKernel, best_tiling, square_root
 from penstock.runtime.simulator.events import simulate
+from penstock.runtime.simulator.program import ProgramTime, ProgramTimes
 from penstock.runtime.simulator.timeline import CycleWindow, Simulation
 from penstock.runtime.simulator.timeline_svg import TimedCall, timeline_svg
 from penstock.runtime.simulator.work import MacCounts, compulsory, mac_counts
@@ -86,7 +87,10 @@ class ProgramRun:
     order: tuple[int, ...]
     """The kernels as they are called, by their number."""
     host: tuple[tuple[str, int], ...]
-    """The functions that the host runs, each with its calls; no cycles of theirs are known."""
+    """The functions that the host runs, each with its calls."""
+    time: ProgramTime | None = None
+    """The time of the whole, the host's part included; None where the machine says nothing of its processor, and where
+    it is not known how often something runs."""
 
     @cached_property
     def cycles(self) -> int:
@@ -124,10 +128,14 @@ def run_program(
     checked: set[Program] = set()
     per_activity = target.energy()
     names: dict[str, None] = {}
+    processor = target.processor()
+    times = None if processor is None or only is not None else ProgramTimes(module, processor)
     for call in trace_calls(module):
         name = call.function.sym_name.data
         if call.program is None:
             host[name] = host.get(name, 0) + 1
+            if times is not None:
+                times.add(call, None)
             continue
         names[name] = None
         if only is not None and name != only:
@@ -148,10 +156,13 @@ def run_program(
             runs.append(KernelRun(name, simulation, 0, traffic, macs, energy))
         runs[number].runs += 1
         order.append(number)
+        if times is not None:
+            times.add(call, runs[number].simulation.cycles)
     if only is not None and only not in names:
         notes = [nearest_or_all(only, names, "kernels on the machine")]
         raise UserError(f'no kernel "{only}" runs on the machine', notes=notes, status=USAGE)
-    return ProgramRun(target, tuple(runs), tuple(order), () if only is not None else tuple(host.items()))
+    time = None if times is None else times.time()
+    return ProgramRun(target, tuple(runs), tuple(order), () if only is not None else tuple(host.items()), time)
 
 
 def _require_entry(module: ModuleOp, target: TargetOp) -> None:

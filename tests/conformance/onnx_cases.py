@@ -135,23 +135,23 @@ def outcome(case: Any, level: str) -> Outcome:
     """What becomes of a case at a level, of `LEVELS`, or by LLVM."""
     try:
         prepared = onnx_backend.prepare(
-            _model_of(case), "CPU", **({"backend": BY_LLVM} if level == BY_LLVM else LEVELS[level])
+            model_of(case), "CPU", **({"backend": BY_LLVM} if level == BY_LLVM else LEVELS[level])
         )
-        for inputs, expected in _data_of(case):
-            found = prepared.run(_values(inputs))
-            _compare(case, found, _values(expected))
+        for inputs, expected in data_of(case):
+            found = prepared.run(values_of(inputs))
+            compare(case, found, values_of(expected))
     except Exception as error:
         return _outcome_of(error)
     return PASSED
 
 
-def _model_of(case: Any) -> ModelProto:
+def model_of(case: Any) -> ModelProto:
     if case.model is not None:
         return case.model
     return ModelProto.FromString((Path(case.model_dir) / "model.onnx").read_bytes())
 
 
-def _data_of(case: Any) -> Iterator[tuple[Sequence[Any], Sequence[Any]]]:
+def data_of(case: Any) -> Iterator[tuple[Sequence[Any], Sequence[Any]]]:
     """The inputs and outputs of every data set of a case."""
     if case.data_sets is not None:
         yield from case.data_sets
@@ -165,12 +165,12 @@ def _protos(folder: Path, kind: str) -> list[TensorProto]:
     return [TensorProto.FromString((folder / f"{kind}_{index}.pb").read_bytes()) for index in range(count)]
 
 
-def _values(values: Iterable[Any]) -> list[Any]:
+def values_of(values: Iterable[Any]) -> list[Any]:
     """Tensors as arrays; sequences and what else there is as they are."""
     return [numpy_helper.to_array(value) if isinstance(value, TensorProto) else value for value in values]
 
 
-def _compare(case: Any, found: Sequence[Array], expected: Sequence[Any]) -> None:
+def compare(case: Any, found: Sequence[Array], expected: Sequence[Any]) -> None:
     """Raise AssertionError unless the arrays have the shapes, element types and, about, the values expected."""
     for value in expected:
         assert not isinstance(value, list | dict | type(None)), "ran, though it yields what is no tensor"

@@ -107,6 +107,11 @@ def commands(text: str) -> list[tuple[str, str]]:
 def test_the_examples_of(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if page.name == "llvm.md":
         pytest.importorskip("llvmlite")
+    if page.name == "pytorch.md":
+        pytest.importorskip("torch")
+        pytest.importorskip("onnxscript")
+    if page.name == "jax.md":
+        pytest.importorskip("jax")
     if page.name == "papers_experiment.md":
         pytest.importorskip("matplotlib")
     if page.name == "interchange.md" and (missing := [tool for tool in MLIR_TOOLS if shutil.which(tool) is None]):

@@ -468,7 +468,7 @@ def test_every_key_of_a_machine_file_is_found_in_its_text(name: str) -> None:
         rest = lines[line - 1][column - 1 :]
         if isinstance(path[-1], str):
             dotted = ".".join(map(str, path))
-            assert rest.startswith((f"{path[-1]} =", f"[{dotted}]", f"[[{path[-1]}]]")), path
+            assert rest.startswith((f"{path[-1]} =", f'"{path[-1]}" =', f"[{dotted}]", f"[[{path[-1]}]]")), path
         elif len(path) == 2:
             assert rest.startswith(f"[[{path[0]}]]"), path
 

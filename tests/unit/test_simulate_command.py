@@ -70,7 +70,8 @@ def test_a_report_has_cycles_units_and_bytes(
     assert (done.status, done.err) == (0, "")
     run = lowered[1]
     assert done.out.startswith(f"gemmini-fp32: {run.cycles:,} cycles, ")
-    assert "not simulated, on the host: @" in done.out
+    assert run.time is not None
+    assert f"with rocket, the host: {run.time.serial:,} cycles" in done.out
     for kernel in run.kernels:
         assert re.search(
             rf"^{kernel.kernel} +{kernel.runs} +\d+ +{kernel.simulation.cycles:,} ", done.out, re.MULTILINE
@@ -117,10 +118,11 @@ def test_the_json_has_all_figures(penstock: Command, accel: Path, lowered: tuple
     assert "out.json: the figures as JSON" in done.err
     found: dict[str, Any] = json.loads(Path("out.json").read_text())
     run = lowered[1]
-    assert (found["schema"], found["version"], found["machine"]) == ("penstock-simulation", 3, "gemmini-fp32")
+    assert (found["schema"], found["version"], found["machine"]) == ("penstock-simulation", 4, "gemmini-fp32")
     assert found["total"]["cycles"] == run.cycles == sum(each["cycles"] * each["runs"] for each in found["kernels"])
     assert [found["kernels"][number]["kernel"] for number in found["order"]] == [k.kernel for _, k in calls(run)]
-    assert found["host"]
+    assert sum(each["cycles"] for each in found["host"]) == found["program"]["host_cycles"] > 0
+    assert found["program"]["side_by_side"] <= found["program"]["cycles"]
     for each in found["kernels"]:
         for unit in each["units"].values():
             assert sum(unit.values()) == each["cycles"]

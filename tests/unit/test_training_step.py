@@ -13,9 +13,11 @@ import pytest
 
 from penstock.dialects import graph
 from penstock.dialects.diagnostics import UserError
+from penstock.lowering.to_onnx import export_model
 from penstock.passes.analysis.kernels import partition, share_on_machine
 from penstock.passes.toolchain import find_compiler
 from penstock.runtime.engine import Backend, Engine
+from penstock.runtime.signature import main_function
 
 try:
     HAS_COMPILER = bool(find_compiler())
@@ -53,6 +55,24 @@ def test_the_gradients_are_those_written_by_hand(digits: Any) -> None:
     _, new = digits.by(interpreted(digits))(weights, images, labels, -1.0)
     for name, gradient in expected.items():
         np.testing.assert_allclose(new[name] - weights[name], gradient, rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+def test_onnxruntime_takes_the_same_step(digits: Any) -> None:
+    onnxruntime: Any = pytest.importorskip("onnxruntime")
+    program = digits.training_step()
+    model = export_model(main_function(program.module), program.ctx.weights)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    inputs = session.get_inputs()
+    rng = np.random.default_rng(0)
+    arrays: list[Any] = [
+        rng.standard_normal(each.shape, dtype=np.float32)
+        if each.type == "tensor(float)"
+        else np.ones(each.shape, {"tensor(int64)": np.int64, "tensor(int32)": np.int32}[each.type])
+        for each in inputs
+    ]
+    found = session.run(None, {each.name: array for each, array in zip(inputs, arrays, strict=True)})
+    for theirs, ours in zip(found, interpreted(digits).run(arrays), strict=True):
+        np.testing.assert_allclose(theirs, ours, rtol=1e-4, atol=1e-5 * float(np.abs(ours).max()))
 
 
 def test_the_step_holds_no_more_than_the_forward_pass_and_the_adjoint_code(digits: Any) -> None:

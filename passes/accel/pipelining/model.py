@@ -23,7 +23,7 @@ MAX_PIECES = 64
 
 
 Skewed = Literal["none", "outer", "inner"]
-"""Which loops are skewed: none, the outermost that can be, or only those without loops in them."""
+"""Which loops are skewed: none, the outermost that can be, or only those without loops of several commands in them."""
 
 
 @dataclass

@@ -243,8 +243,8 @@ class _Accesses:
                 begin = get_dynamic_index_list(view.static_offsets.get_values(), view.offsets, DYNAMIC_INDEX)
                 moved = self._reader.offset(begin, static_strides(type), element_bytes(type))
                 return _View(source.storage, source.start + moved, source.slot)
-            case memref.CastOp() as cast:
-                return self._view(cast.source)
+            case memref.CastOp() | memref.ExpandShapeOp() | memref.CollapseShapeOp():
+                return self._view(value.owner.operands[0])
             case SlotOp() as slot:
                 ring = slot.ring.owner
                 assert isinstance(ring, RingOp)

@@ -1,0 +1,1 @@
+"""What `merge-kernels` is made of."""
