@@ -207,7 +207,8 @@ class MergeKernelsPass(ModulePass):
         if self.calls < 0:
             raise UserError("a limit of merge-kernels is negative")
         target, functions = machine_kernels(op)
-        machine = {kernel.sym_name.data: kernel for kernel in functions}
+        # A kernel of several blocks stays one of its own: its branches return from the whole.
+        machine = {kernel.sym_name.data: kernel for kernel in functions if len(kernel.body.blocks) == 1}
         entry = next((each for each in op.ops if isinstance(each, func.FuncOp) and each.sym_name.data == ENTRY), None)
         if target is None or entry is None or len(entry.body.blocks) != 1:
             return

@@ -13,8 +13,9 @@ from penstock.lowering.from_text import SourceText, parse_text
 from penstock.runtime.pass_manager import read_pipeline, run_passes
 from penstock.tools.universe import PASSES
 
-# These need options that fit the program.
-SPECS = [spec for spec in PASSES if spec not in ("bind-dims", "quantize", "graph-gradient")]
+# The three left out need options that fit the program.
+OPTIONS = {"patch": "patch{patches=2,2}"}
+SPECS = [OPTIONS.get(spec, spec) for spec in PASSES if spec not in ("bind-dims", "quantize", "graph-gradient")]
 CASES = list(product(range(40), LEVELS, SPECS))
 
 

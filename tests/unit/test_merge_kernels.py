@@ -22,6 +22,7 @@ from penstock.passes.analysis.kernels import machine_kernels
 from penstock.runtime.compiler import compile_module, import_program
 from penstock.runtime.interpreter import run_module
 from penstock.runtime.interpreter.interleaving import Order
+from penstock.runtime.pass_manager import read_pipeline, run_passes
 from penstock.runtime.simulator import longest_path, simulate
 from penstock.runtime.simulator.run import run_program
 
@@ -187,6 +188,16 @@ def test_all_that_is_ready_on_one_side_goes_before_the_other(source: str, calls:
     module, _ = compiled(HOST_BETWEEN.replace("SOURCE", source), MERGED.replace(",", ", -mem-promote,", 1))
     called = [call.function.sym_name.data for call in trace_calls(module)]
     assert [name if name in ("host", "move") else "merged" for name in called] == calls
+
+
+def test_a_kernel_of_several_blocks_stays_one_of_its_own() -> None:
+    jump = "  cf.br ^end\n^end:\n"
+    head, last = HOST_BETWEEN.replace("SOURCE", "x").rsplit("  func.return\n", 1)
+    ctx, module = parsed_in_context(head + jump + "  func.return\n" + last)
+    run_passes(ctx, module, read_pipeline('attach-machine{machine="gemmini-fp32"}'))
+    before = names(module)
+    run_passes(ctx, module, read_pipeline("merge-kernels"))
+    assert names(module) == before == ["move"]
 
 
 def test_a_limit_of_calls() -> None:
