@@ -106,9 +106,10 @@ class Sweep:
         """
         try:
             while self._ready or self._running or self._suspects:
-                if self._suspects:
+                alone = bool(self._suspects)
+                if alone:
                     self._begin(self._suspects.pop(), alone=True)
-                while not self._suspects and self._ready and len(self._running) < self._workers.slots:
+                while not alone and self._ready and len(self._running) < self._workers.slots:
                     self._begin(self._ready.pop())
                 finished, _ = wait(self._running, return_when=FIRST_COMPLETED)
                 self._collect(finished)

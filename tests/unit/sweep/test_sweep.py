@@ -10,7 +10,9 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterable
 from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +25,7 @@ from penstock.dialects.diagnostics import UserError
 from penstock.passes import code_cache
 from penstock.runtime.compiler import compile_module, load_input
 from penstock.runtime.simulator.workloads import Workloads
-from penstock.tools.sweep import states, steps
+from penstock.tools.sweep import runner, states, steps
 from penstock.tools.sweep.figures import CPU, figures_of
 from penstock.tools.sweep.grid import runs_of
 from penstock.tools.sweep.plan import PlanText, read_plan
@@ -288,6 +290,43 @@ def test_a_step_that_ends_its_process_is_a_row_and_those_beside_it_are_not(tmp_p
         pool.close()
     found = {(run.labels["planner"], results[run.key].status) for run in runs_of(plan)}
     assert found == {("default", "ok"), ("exact", "lost")}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_step_is_begun_again_alone(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = study(tmp_path)
+    running: dict[Future[steps.Outcome], Step] = {}
+
+    def is_fatal(step: Step) -> bool:
+        return bool(step.segments) and random.Random(f"{seed} {step.segments}").random() < 0.3
+
+    class EndsFirst:
+        """Where a step that ends its process, as some do, is always sooner than all beside it."""
+
+        def __init__(self, slots: int) -> None:
+            self.slots = slots
+
+        def submit(self, step: Step) -> Future[steps.Outcome]:
+            future = Future[steps.Outcome]()
+            running[future] = step
+            return future
+
+        def restart(self) -> None:
+            running.clear()
+
+    def wait(futures: Iterable[Future[steps.Outcome]], return_when: str) -> tuple[list[Future[steps.Outcome]], object]:
+        ended = list(futures)
+        if any(is_fatal(running[each]) for each in ended):
+            for each in ended:
+                each.set_exception(BrokenProcessPool())
+            return ended, ()
+        ended[0].set_result(steps.run_step(running[ended[0]]))
+        return ended[:1], ()
+
+    monkeypatch.setattr(runner, "wait", wait)
+    alone, *beside = (swept(plan, EndsFirst(slots)).results for slots in (1, 2, 3))
+    for results in beside:
+        assert {key: each.status for key, each in results.items()} == {key: each.status for key, each in alone.items()}
 
 
 # what results depend on
