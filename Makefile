@@ -53,12 +53,13 @@ bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.breadth
 	$(BIN)/python -m benchmarks.planning
 	$(BIN)/python -m benchmarks.spilling
+	$(BIN)/python -m benchmarks.loops
 	$(BIN)/python -m benchmarks.accel
 	$(BIN)/python -m benchmarks.schedules
 	$(BIN)/python -m benchmarks.operators
 	$(BIN)/python -m benchmarks.llvm
 
-# Figures of papers, beside ours.
+# Figures of papers, beside ours; `python -m benchmarks.science --long` has what takes most of an hour, too.
 science: $(INSTALLED)
 	$(BIN)/python -m benchmarks.science
 

@@ -4,10 +4,14 @@ The accelerator level: cycles, traffic and tokens of what the compiler makes, be
     python -m benchmarks.accel [--only SECTION]... [--layers C2,C6]
 
 Sections: layers (ResNet-18's convolutions on vta-pynq, at depth 1 with the best tiles for that and at the depth that
-is chosen), resnets (those and the others of ResNet-50 and -101: modelled and simulated), exact (each of ResNet-18's
+is chosen), resnets (those and the others of ResNet-50 and -101: modelled and simulated), variants (ResNet-18, -34, -50
+v2 and -101 v2 on VTA as each of its sources has it), overlap (whole networks with their kernels
+merged, and what overlap could gain at most), exact (each of ResNet-18's
 executed, beside NumPy), models (what the two models say of every kernel of the smaller networks, beside the
 simulator), products (1024 x 1024 x 1024 on every machine, in its own types), fusion (convolutions with an
-epilogue: fused, an op a kernel, and as `assign-devices` decides), network (what vta-pynq runs of ResNet-18: seconds to
+epilogue: fused, an op a kernel, and as `assign-devices` decides), depthwise (on machines with products of matrices
+only: each channel by itself, and in blocks), stems (first convolutions, of three channels and of
+more without a stride), network (what vta-pynq runs of ResNet-18: seconds to
 prove and to simulate it, cycles, what the host runs), tokens (how many say nothing). Every figure of cycles is of
 commands that are proved free of hazards.
 
@@ -32,7 +36,20 @@ import numpy as np
 from tests.accel.redundancy import redundant_operands
 from xdsl.dialects.builtin import ModuleOp
 
-from benchmarks.accel_programs import BOTTLENECKS, FOLDS_SCALES, FUSED, LAYERS, product, scaled_convolution
+from benchmarks.accel_programs import (
+    BOTTLENECKS,
+    DEPTHWISE,
+    FIRST,
+    FOLDS_SCALES,
+    FUSED,
+    LAYERS,
+    RESNETS,
+    STEMS,
+    depthwise_convolution,
+    first_convolution,
+    product,
+    scaled_convolution,
+)
 from benchmarks.measure import ROOT, say
 from benchmarks.networks import network as whole_network
 from benchmarks.planning_runs import text_table
@@ -45,9 +62,12 @@ from penstock.lowering.to_vta.stream import program_of
 from penstock.passes.analysis.commands.hazards import check
 from penstock.passes.analysis.commands.trace import trace_calls
 from penstock.passes.analysis.kernels import PIPELINING, TILING, machine_kernels
-from penstock.runtime.compiler import attach_machine, compile_module, import_program, level_of, pipeline
+from penstock.runtime.compiler import compile_module, import_program
 from penstock.runtime.engine import Engine
+from penstock.runtime.levels import level_of
+from penstock.runtime.machines import attach_machine
 from penstock.runtime.pass_manager import read_pipeline, run_passes
+from penstock.runtime.pipeline import pipeline
 from penstock.runtime.signature import signature_of
 from penstock.runtime.simulator import simulate
 from penstock.runtime.simulator.figures import Figures, total_of
@@ -67,6 +87,14 @@ NETWORKS = (
     ("squeezenet", "smaug-smv"),
 )
 """Whose kernels are modelled and simulated."""
+OVERLAPPED = (
+    ("bert_layer", "rapid-core-like"),
+    ("mobilenet_v2", "rapid-core-like"),
+    ("mobilenet_v2", "gemmini-fp32"),
+    ("resnet18_int8", "vta-pynq"),
+)
+"""Whole networks whose kernels are merged."""
+VARIANTS = ("vta-pynq", "vta-rtl", "vta-hls")
 NEAR = 0.02
 """How far the model may be from the simulation."""
 
@@ -186,6 +214,60 @@ def resnets(_: Sequence[str]) -> None:
     print(f"model and simulation differ by {furthest:.1%} at most (5 %); T / T* {worst:.3f} at most")
 
 
+def variants(_: Sequence[str]) -> None:
+    """The cycles of the convolutions of four networks on VTA as three sources have it, planned for each."""
+    known = {**LAYERS, **BOTTLENECKS}
+    needed = list(dict.fromkeys(name for counts in RESNETS.values() for name in counts))
+    rows: list[Sequence[object]] = []
+    cycles: dict[tuple[str, str], int] = {}
+    for name in needed:
+        for machine in VARIANTS:
+            cycles[name, machine] = compiled(known[name].text, machine).figures.cycles
+        say(f"accel: {name}: {', '.join(f'{cycles[name, machine]:,}' for machine in VARIANTS)}")
+    for network, counts in RESNETS.items():
+        limit = sum(count * known[name].macs // 256 for name, count in counts.items())
+        cells: list[object] = []
+        for machine in VARIANTS:
+            total = sum(count * cycles[name, machine] for name, count in counts.items())
+            cells += [total, f"{limit / total:.1%}"]
+        rows.append((network, sum(counts.values()), limit, *cells))
+    head = ("network", "convolutions", "limit, cycles", *(each for m in VARIANTS for each in (m, "of peak")))
+    print(text_table("Convolutions behind the first one, on VTA as its sources have it", head, rows))
+
+
+def overlap(_: Sequence[str]) -> None:
+    """What merging kernels of whole networks gains, beside what there is to gain."""
+    rows: list[Sequence[object]] = []
+    for name, machine in OVERLAPPED:
+        found: list[Figures] = []
+        for merged in (False, True):
+            program = import_program(whole_network(name)[0], {})
+            attach_machine(program.module, machine)
+            specs = list(pipeline("accel", machine))
+            if merged:
+                specs.insert(specs.index("accel-pipeline") + 1, "merge-kernels")
+            run_passes(program.ctx, program.module, read_pipeline(",".join(specs)), parsed=program.parsed)
+            found.append(total_of(run_program(program.module)))
+            say(f"accel: {name} on {machine}: {found[-1].cycles:,} cycles")
+        before, after = found
+        busiest = max((*before.buses.values(), *(each["busy"] for each in before.units.values())))
+        gain, alone, most = (1 - each / before.cycles for each in (after.cycles, float(before.ideal), busiest))
+        limits = (round(before.ideal), f"{alone:.2%}", busiest, f"{most:.2%}")
+        rows.append((name, machine, before.cycles, after.cycles, f"{gain:.2%}", *limits))
+    head = (
+        "network",
+        "machine",
+        "apart, cycles",
+        "merged",
+        "gained",
+        "sum of T*",
+        "",
+        "busiest, whole",
+        "no more than",
+    )
+    print(text_table("Kernels of whole networks, apart and merged", head, rows))
+
+
 def modelled_cycles(module: ModuleOp) -> tuple[int, int]:
     """What `tile` and `accel-pipeline` expect of the only kernel of a module."""
     _, (kernel,) = machine_kernels(module)
@@ -303,6 +385,53 @@ def fusion(_: Sequence[str]) -> None:
     print(text_table("Cycles of a convolution with its epilogue", head, rows))
 
 
+def depthwise(_: Sequence[str]) -> None:
+    """A 3x3 convolution of each channel of 14x14: the cycles of one by one, and of several as one product."""
+    rows: list[Sequence[object]] = []
+    for machine, channels, element in DEPTHWISE:
+        cycles: list[int] = []
+        for left_out in ("block-diagonal", ""):
+            ctx = make_context()
+            text = depthwise_convolution(channels, 14, element)
+            module = parse_text(ctx, SourceText("program.mlir", text)).module
+            attach_machine(module, machine)
+            kept = [spec for spec in pipeline("accel", machine) if spec != left_out]
+            run_passes(ctx, module, read_pipeline(",".join(kept)))
+            cycles.append(run_program(module).cycles)
+        alone, joined = cycles
+        rows.append((machine, channels, alone, joined, f"{alone / joined:.1f}"))
+        say(f"accel: depthwise: {machine}: {joined:,}")
+    print(text_table("Cycles of a depthwise convolution", ("machine", "channels", "alone", "in blocks", "x"), rows))
+
+
+def stems(_: Sequence[str]) -> None:
+    """
+    The first convolution of an image: the cycles of the machine, and with those of its host, of three channels and of
+    as many more as the stride allows.
+    """
+    rows: list[Sequence[object]] = []
+    for machine, element in FIRST:
+        for name, stem in STEMS.items():
+            cells: list[int | None] = []
+            for left_out in ("space-to-depth", ""):
+                ctx = make_context()
+                text = first_convolution(stem, 224, element)
+                module = parse_text(ctx, SourceText("program.mlir", text)).module
+                attach_machine(module, machine)
+                kept = [spec for spec in pipeline("accel", machine) if spec != left_out]
+                run_passes(ctx, module, read_pipeline(",".join(kept)))
+                run = run_program(module, verify=False)
+                cells += [run.cycles, None if run.time is None else run.time.serial]
+            before, both, after, all_after = cells
+            ratios = [
+                f"{one / other:.2f}" if one and other else None for one, other in ((before, after), (both, all_after))
+            ]
+            rows.append((machine, name, before, after, ratios[0], both, all_after, ratios[1]))
+            say(f"accel: stems: {machine}, {name}: {before:,} {after:,}")
+    head = ("machine", "kernel / stride, channels", "alone", "deep", "x", "with the host", "deep", "x")
+    print(text_table("Cycles of the first convolution of 3 x 224 x 224", head, rows))
+
+
 def network(_: Sequence[str]) -> None:
     """The whole of ResNet-18 that the machine runs."""
     sys.path.insert(0, str(ROOT / "examples" / "networks"))
@@ -366,10 +495,14 @@ def _ratio(part: float, whole: float | None) -> str | None:
 SECTIONS: dict[str, Callable[[Sequence[str]], None]] = {
     "layers": layers,
     "resnets": resnets,
+    "variants": variants,
+    "overlap": overlap,
     "exact": exact,
     "models": models,
     "products": products,
     "fusion": fusion,
+    "depthwise": depthwise,
+    "stems": stems,
     "network": network,
     "tokens": tokens,
 }

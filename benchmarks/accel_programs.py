@@ -226,6 +226,31 @@ BOTTLENECKS = {
 """What ResNet-50 and ResNet-101 have beside the layers of ResNet-18: their blocks end in convolutions of 1x1."""
 
 
+def _bottleneck_counts(third: int) -> dict[str, int]:
+    """How often each layer occurs in a network of bottlenecks that has 3, 4, `third` and 3 blocks in its stages."""
+    found = {"C2": 3, "C6": 3, "C9": third - 1, "C12": 2}
+    for size, width, blocks in ((56, 64, 3), (28, 128, 4), (14, 256, third), (7, 512, 3)):
+        before, step = (size, 1) if size == 56 else (2 * size, 2)
+        narrow = 64 if size == 56 else 2 * width
+        found[f"{before}: {narrow} -> {width}, 1x1/1"] = 1
+        if step == 2:
+            found[f"{before}: {width} -> {width}, 3x3/2"] = 1
+        found[f"{size}: {4 * width} -> {width}, 1x1/1"] = blocks - 1
+        found[f"{size}: {width} -> {4 * width}, 1x1/1"] = blocks
+        shortcut = f"{before}: {narrow} -> {4 * width}, 1x1/{step}"
+        found[shortcut] = found.get(shortcut, 0) + 1
+    return found
+
+
+RESNETS: dict[str, dict[str, int]] = {
+    "ResNet-18": {name: layer.times for name, layer in LAYERS.items()},
+    "ResNet-34": {**{name: layer.times for name, layer in LAYERS.items()}, "C2": 6, "C6": 7, "C9": 11, "C12": 5},
+    "ResNet-50 v2": _bottleneck_counts(6),
+    "ResNet-101 v2": _bottleneck_counts(23),
+}
+"""How often the convolutions behind the first one occur in each network."""
+
+
 def product(size: int, element: str, *, narrowed: bool = False) -> str:
     """
     A square matrix product at graph level; integers are summed in 32 bits and, `narrowed`, shifted, cut off and stored
@@ -276,5 +301,74 @@ func.func @main(%x: {x}, %w: {k}, %s: {c}, %b: {c}) -> {x} {{
   %2 = graph.add %1, %b : ({x}, {c}) -> {x}
   %y = graph.relu %2 : {x}
   func.return %y : {x}
+}}
+"""
+
+
+DEPTHWISE = (
+    ("gemmini", 512, "i8"),
+    ("gemmini-fp32", 512, "f32"),
+    ("tpu-v1-like", 512, "i8"),
+    ("snax-opengemm", 64, "i8"),
+    ("snitch-cluster", 64, "f32"),
+    ("smaug-smv", 64, "f32"),
+)
+"""Machines with products of matrices only, with the channels of an image and their type."""
+
+
+def depthwise_convolution(channels: int, size: int, element: str) -> str:
+    """A 3x3 convolution of each channel at graph level, with weights."""
+    total, one, how = ("f32", "1.0", "") if element == "f32" else ("i32", "1", " accumulate i32")
+    x, y = (f"tensor<1x{channels}x{size}x{size}x{each}>" for each in (element, total))
+    w = f"tensor<{channels}x1x3x3x{element}>"
+    return f"""
+func.func @main(%x: {x}) -> {y} {{
+  %w = graph.constant dense<{one}> : {w}
+  %y = graph.conv %x, %w strides [1, 1] pads [1, 1, 1, 1] dilations [1, 1] group {channels}{how} : ({x}, {w}) -> {y}
+  func.return %y : {y}
+}}
+"""
+
+
+STEMS = {
+    "7x7 / 2, 64": (64, 7, 2, 3),
+    "3x3 / 2, 32": (32, 3, 2, 1),
+    "16x16 / 16, 192": (192, 16, 16, 0),
+}
+"""First convolutions of an image of three channels: channels of the result, kernel, stride and pad."""
+FIRST = (
+    ("vta-pynq", "i8"),
+    ("gemmini", "i8"),
+    ("tpu-v1-like", "i8"),
+    ("snax-opengemm", "i8"),
+    ("gemmini-fp32", "f32"),
+    ("rapid-core-like", "f32"),
+    ("smaug-smv", "f32"),
+    ("snitch-cluster", "f32"),
+)
+"""Machines that compute them, and their type."""
+
+
+def first_convolution(stem: tuple[int, int, int, int], size: int, element: str) -> str:
+    """The first convolution of an image of three channels at graph level, with weights."""
+    outputs, kernel, stride, pad = stem
+    rows = (size + 2 * pad - kernel) // stride + 1
+    total, one, how = ("f32", "1.0", "") if element == "f32" else ("i32", "1", " accumulate i32")
+    x, w = f"tensor<1x3x{size}x{size}x{element}>", f"tensor<{outputs}x3x{kernel}x{kernel}x{element}>"
+    sums, y = (f"tensor<1x{outputs}x{rows}x{rows}x{each}>" for each in (total, element))
+    last, result = "", "%sums"
+    if element != "f32":
+        last = f"""
+  %by = graph.constant dense<6> : tensor<i32>
+  %shifted = graph.shift_right %sums, %by : ({sums}, tensor<i32>) -> {sums}
+  %within = graph.clip %shifted min 0.0 max 127.0 : {sums}
+  %y = graph.cast %within : {sums} -> {y}"""
+        result = "%y"
+    return f"""
+func.func @main(%x: {x}) -> {y} {{
+  %w = graph.constant dense<{one}> : {w}
+  %sums = graph.conv %x, %w strides [{stride}, {stride}] pads [{pad}, {pad}, {pad}, {pad}] dilations [1, 1]{how}
+      : ({x}, {w}) -> {sums}{last}
+  func.return {result} : {y}
 }}
 """

@@ -50,8 +50,10 @@ def model(length: int) -> tuple[Any, dict[str, Any]]:
 
 def lowered(source: Any, machine: str | None, *, fused: bool) -> Any:
     """The program at its lowest level, as an engine's parts: (program, signature)."""
-    from penstock.runtime.compiler import attach_machine, import_program, pipeline
+    from penstock.runtime.compiler import import_program
+    from penstock.runtime.machines import attach_machine
     from penstock.runtime.pass_manager import read_pipeline, run_passes
+    from penstock.runtime.pipeline import pipeline
     from penstock.runtime.signature import signature_of
 
     program = import_program(source, {})

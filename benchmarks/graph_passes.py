@@ -52,7 +52,7 @@ def _run(program: Any, passes: Sequence[str]) -> None:
 
 def _lay_out_and_fuse() -> list[str]:
     """The passes of the compiler's own graph level, without what the clean-up has done for good."""
-    from penstock.runtime.compiler import pipeline
+    from penstock.runtime.pipeline import pipeline
 
     return [each for each in pipeline("graph", None) if each not in DONE]
 

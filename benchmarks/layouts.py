@@ -54,7 +54,8 @@ def changes_of_layout(module: ModuleOp) -> list[int]:
 
 def measure(name: str, machine: str | None, spec: str, *, small: bool) -> str:
     """One cell: changes of layout, mebibytes, and seconds."""
-    from penstock.runtime.compiler import attach_machine, import_program
+    from penstock.runtime.compiler import import_program
+    from penstock.runtime.machines import attach_machine
     from penstock.runtime.pass_manager import read_pipeline, run_passes
 
     model, _ = network(name, small=small)

@@ -24,6 +24,11 @@ ROOT = Path(__file__).parents[1]
 Clock = Callable[[], float]
 
 
+def as_installed(folder: Path) -> dict[str, str]:
+    """The environment of a command whose bytecode is kept in a folder: pip compiles that of a package when it comes."""
+    return {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(folder)}
+
+
 def cpu_seconds() -> float:
     """CPU time of this process and of the children that have ended."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -146,7 +146,7 @@ def all_work(*, quick: bool = False) -> Iterator[Work]:
     side = 40 if quick else 4096
     yield Work("gelu", f"gelu(a x + b) {side}x{side}", partial(_gelu, side), Target(0.5))
     for name in ("resnet50", "mobilenet_v2"):
-        build = partial(_quantized, name, small=quick)
+        build = partial(quantized, name, small=quick)
         yield Work("int8", f"{name}, QDQ", build, Target(1.2, 1.0), tolerance=0.05)
 
 
@@ -253,7 +253,7 @@ def _finished(model: Any, value: str, shape: Sequence[int]) -> Model:
     return built, inputs_of(built)
 
 
-def _quantized(name: str, *, small: bool) -> Model:
+def quantized(name: str, *, small: bool) -> Model:
     """
     A network as onnxruntime's own tool quantises it, with QuantizeLinear and DequantizeLinear around each operator:
     weights of a channel in 7 bits, so that no sum of products saturates in 16, and activations in 8 bits without sign.

@@ -51,9 +51,10 @@ from penstock.passes.analysis.commands.traffic import traffic
 from penstock.passes.analysis.kernels import HOST, device_of, kernels, machine_of
 from penstock.passes.analysis.loops import trip_count
 from penstock.passes.tensor.partition import Segment, cycles_of
-from penstock.runtime.compiler import LoadedProgram, compile_module, import_program, passes_for
+from penstock.runtime.compiler import LoadedProgram, compile_module, import_program
 from penstock.runtime.engine import Backend, Engine
 from penstock.runtime.pass_manager import run_passes
+from penstock.runtime.pipeline import passes_for
 from penstock.runtime.signature import signature_of
 from penstock.runtime.simulator.run import run_program
 from penstock.tools.main import run

@@ -4,8 +4,9 @@ Memory planning: our planners beside references, on problems of networks, of com
     python -m benchmarks.planning [--quick] [--only SECTION] [--seeds N] [--minimalloc-binary PROGRAM]
 
 Sections: inference (36 problems of nine networks), extracted (of compiled programs), published (minimalloc's A-K),
-perturbed (A-K with changes), validator (how long a plan takes to check), heuristics (a tenth of a second each),
-families (drawn at random, and training steps), ablation (the exact search, each rule left out in turn), anytime.
+perturbed (A-K with changes), validator (how long a plan takes to check), scale (many buffers), packings (perfect ones
+of 500), heuristics (a tenth of a second each), families (drawn at random, and training steps), ablation (the exact
+search, each rule left out in turn), anytime.
 Seconds are CPU seconds; limits are wall time, so have nothing else run beside.
 
 "Bound" is the most bytes alive at once, or the optimum where the construction gives it: a peak that equals it is proved
@@ -31,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.instances import DRAWN, Family, Instance
 from benchmarks.instances.published import ONE_PASS, RECORDED, published
 from benchmarks.measure import say
-from benchmarks.planning_robustness import perturbed_instances, validator
+from benchmarks.planning_robustness import packings, perturbed_instances, scale, validator
 from benchmarks.planning_runs import (
     Attempt,
     Settings,
@@ -164,7 +165,7 @@ def _without_order(problem: Problem, limits: Limits) -> Outcome:
 
 def _orders() -> str:
     """The orders that the exact search goes through before it draws any."""
-    from penstock.passes.planning.exact import MEASURES, RULES
+    from penstock.passes.planning.search_orders import MEASURES, RULES
 
     measures = ", ".join(each.__name__ for each in MEASURES)
     rules = ", ".join(each.name.lower().replace("_", " ") for each in RULES)
@@ -326,6 +327,8 @@ SECTIONS: dict[str, Callable[[Settings], None]] = {
     "published": at_capacity,
     "perturbed": perturbed_instances,
     "validator": validator,
+    "scale": scale,
+    "packings": packings,
     "heuristics": heuristics,
     "families": families,
     "ablation": ablation,

@@ -39,8 +39,10 @@ from penstock.dialects.diagnostics import UserError
 from penstock.lowering.from_machine_toml import shipped_machines
 from penstock.lowering.from_text import SourceText, parse_text
 from penstock.lowering.to_text import module_text
-from penstock.runtime.compiler import attach_machine, compile_module, load_input, passes_for
+from penstock.runtime.compiler import compile_module, load_input
+from penstock.runtime.machines import attach_machine
 from penstock.runtime.pass_manager import run_passes
+from penstock.runtime.pipeline import passes_for
 from penstock.runtime.schedules import read_schedules, schedules_text
 from penstock.runtime.simulator.figures import Figures, total_of
 from penstock.runtime.simulator.run import run_program

@@ -1,19 +1,20 @@
 """
 What stays on chip between the operators of networks, and what that leaves to go off chip.
 
-    python -m benchmarks.spilling [--networks NAME ...] [--onsram] [--planner PLANNER] [--json FILE]
+    python -m benchmarks.spilling [--networks NAME ...] [--planner PLANNER] [--json FILE]
+    python -m benchmarks.spilling --compiled [NETWORK ...] [--machines NAME ...]
 
-First table: nine networks whose tensors are int8, elementwise operators with one operand computed with what they
+Nine networks whose tensors are int8, elementwise operators with one operand computed with what they
 rectify or normalise; whole tensors, inputs and outputs off chip, weights not counted, in four capacities. Megabytes
 (10^6 bytes) over the edge of the chip by each strategy; "=" is proved optimal. Every answer has places for all that
 is on chip at any step, and has been checked against the definition of the problem and its bytes counted anew. LP is
 the bound of the linear relaxation. The last two columns are the greedy answer and the optimum that HiGHS and CP-SAT
-found for the same problems before this existed. Seconds are CPU seconds, of a decision with packing and checks.
+found for the same problems before this existed. Seconds are CPU seconds, of a decision with packing and checks. What
+OnSRAM reports of such strategies is in benchmarks.science.
 
-Second table: latency without anything kept over latency with it, in the setting of OnSRAM: 3 TFLOP/s, 2 MiB, 32 GB/s,
-batch 1, 16-bit tensors, weights read once and not kept. A step takes the longer of computing and moving. What is
-streamed takes a double buffer of up to 64 KiB. The figures beside are the published ones, of the nearest networks on
-another model of the machine; which of them belongs to which network was inferred from a table whose text is scrambled.
+With `--compiled` networks as they are compiled for machines, in their small sizes: kilobytes (10^3 bytes) over the edge
+of the chip and simulated cycles of the kernels, where nothing stays on chip, and where `mem-promote` is asked for few
+bytes and for few cycles; how far those are off for which it takes the cycles of the last; CPU seconds of each choice.
 """
 
 from __future__ import annotations
@@ -23,9 +24,7 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
-from math import prod
 from pathlib import Path
-from statistics import geometric_mean
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -33,10 +32,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.lifetimes import Lifetimes, on_chip_problem
 from benchmarks.measure import Row, cpu_seconds, limited, say, table
 from benchmarks.networks import network
-from penstock.dialects.graph import ConvOp, FusedOp, GemmOp, MatmulOp, tensor_of
+from benchmarks.planning_runs import text_table
 from penstock.passes.planning.on_chip.milp import Highs, LinearProgram
-from penstock.passes.planning.on_chip.pinning import step_bytes, step_time, unlimited
-from penstock.passes.planning.on_chip.problem import OnChipAllocation, OnChipProblem, TensorAccess
+from penstock.passes.planning.on_chip.problem import OnChipAllocation, OnChipProblem
 from penstock.passes.planning.on_chip.registry import Options, decide, strategy
 from penstock.passes.planning.registry import DEFAULT_PLANNER
 
@@ -64,27 +62,6 @@ KNOWN = {
     ("zfnet512", 2048): (2.43, 2.43),
 }  # fmt: skip
 """Megabytes of the greedy answer and of the optimum, where more than inputs and outputs had to move."""
-
-ONSRAM: dict[str, tuple[str, float, float] | None] = {
-    "bvlc_alexnet": ("AlexNet", 1.04, 1.04),
-    "vgg19": ("VGG16", 1.19, 1.03),
-    "inception_v1": ("GoogLeNet", 1.94, 1.01),
-    "resnet50": ("ResNet-50", 1.75, 1.33),
-    "mobilenet_v1": ("MobileNetV1", 5.17, 2.84),
-    "squeezenet": ("SqueezeNet", 2.84, 1.57),
-    "lstm": ("PTB LSTM", 1.02, 1.01),
-    "bert_layer": ("Multi-head attention", 1.06, 1.02),
-    "inception_v2": None,
-    "densenet121": None,
-    "shufflenet": None,
-    "zfnet512": None,
-    "mobilenet_v2": None,
-}
-"""Our networks, and the nearest ones of the publication: speed-ups by a memory without end, and by one step."""
-OPERATIONS = 3e12
-BANDWIDTH = 32e9
-ON_CHIP = 2 << 20
-DOUBLE_BUFFER = 64 << 10
 
 
 def graph_of(name: str, *passes: str) -> Any:
@@ -114,19 +91,13 @@ def relaxed_bound(problem: OnChipProblem) -> int:
     return Highs(model).solve(None).bound
 
 
-def total_time(problem: OnChipProblem, found: OnChipAllocation) -> float:
-    """How long the program takes."""
-    moved = step_bytes(problem, [found.spans(tensor.id) for tensor in problem.tensors])
-    return sum(step_time(problem, step, count) for step, count in enumerate(moved))
-
-
 def megabytes(count: float) -> str:
     """As in the table."""
     return f"{count / 1e6:.2f}"
 
 
 def spilling(names: Sequence[str], planner: str) -> Iterator[Row]:
-    """The first table, printed as it is made, and what is aimed at."""
+    """The table, printed as it is made, and what is aimed at."""
     heads = ("KiB", "tensors", "LP", *STRATEGIES, "s sweep", "s milp", "greedy before", "optimum before")
     say(f"{'network':13} " + " ".join(f"{head:>13}" for head in heads))
     seconds: dict[str, list[float]] = {name: [] for name in PROVING}
@@ -162,79 +133,64 @@ def spilling(names: Sequence[str], planner: str) -> Iterator[Row]:
         yield Row("optimum as known before", same, "pairs", len(as_known), met=same == len(as_known), unit="")
 
 
-def operations(op: Any) -> float:
-    """Multiplications and additions of an operator, or of a group; one for each element of what is no contraction."""
-    if isinstance(op, FusedOp):
-        return sum(operations(inner) for inner in op.body.block.ops if inner.results)
-    result = prod(tensor_of(op.results[0]).get_shape())
-    if isinstance(op, ConvOp):
-        return 2.0 * result * prod(tensor_of(op.w).get_shape()[1:])
-    if isinstance(op, GemmOp):
-        return 2.0 * result * prod(tensor_of(op.a).get_shape()) / max(tensor_of(op.results[0]).get_shape()[0], 1)
-    if isinstance(op, MatmulOp):
-        return 2.0 * result * tensor_of(op.a).get_shape()[-1]
-    return float(result)
+COMPILED = ("squeezenet", "resnet50", "mobilenet_v2", "shufflenet", "densenet121", "bert_layer")
+MACHINES = ("gemmini-fp32", "rapid-core-like")
+PROMOTIONS = ("{strategy=none}", "{objective=bytes}", "{objective=cycles}")
 
 
-def setting_of_onsram(name: str) -> OnChipProblem:
-    """A network as the publication's machine would have it."""
-    main = graph_of(name, "simplify", "fold-batch-norm", "fold-scale", "fold-constants", "value-dce", "graph-fuse")
-    options = Lifetimes(2, weights="used")
-    found = on_chip_problem(main, ON_CHIP, options, time=lambda op: operations(op) / OPERATIONS, bandwidth=BANDWIDTH)
+def compiled(name: str, machine: str) -> Sequence[object]:
+    """A line of the table of compiled networks."""
+    from penstock.passes.analysis.kernels import machine_kernels
+    from penstock.passes.loop.mem_promote import MemPromotePass
+    from penstock.passes.loop.on_chip.prediction import predicted_traffic
+    from penstock.passes.loop.on_chip.times import kernel_time
+    from penstock.runtime.compiler import import_program
+    from penstock.runtime.pass_manager import read_pipeline, run_passes
+    from penstock.runtime.pipeline import passes_for
+    from penstock.runtime.simulator.run import run_program
 
-    def staged(access: TensorAccess, size: int, is_weight: bool) -> TensorAccess:
-        return replace(access, may_reside=not is_weight, staging=min(size, DOUBLE_BUFFER))
-
-    tensors = tuple(
-        replace(
-            tensor,
-            accesses=tuple(staged(access, tensor.size, tensor.kind.startswith("weight")) for access in tensor.accesses),
-        )
-        for tensor in found.tensors
-    )
-    return replace(found, tensors=tensors)
-
-
-def onsram(planner: str) -> Iterator[Row]:
-    """The second table, and the geometric means."""
-    columns = ("unlimited", "one-step", "onsram-static", "onsram-eager", "milp")
-    say(f"\n{'network':13} " + " ".join(f"{head:>13}" for head in (*columns, "published")))
-    gains: dict[str, list[float]] = {column: [] for column in columns}
-    for name, published in ONSRAM.items():
-        problem = setting_of_onsram(name)
-        baseline = total_time(problem, decided(problem, "none", planner)[0])
-        cells: list[str] = []
-        for column in columns:
-            found = unlimited(problem) if column == "unlimited" else decided(problem, column, planner)[0]
-            gains[column].append(baseline / total_time(problem, found))
-            cells.append(f"{gains[column][-1]:.2f}")
-        if published is not None:
-            cells.append(f"{published[0]}: {published[1]:.2f}, one-step {published[2]:.2f}")
-        say(f"{name:13} " + " ".join(f"{cell:>13}" for cell in cells))
-    shared = [index for index, published in enumerate(ONSRAM.values()) if published is not None]
-    known = [published for published in ONSRAM.values() if published is not None]
-    means = {
-        "unlimited": geometric_mean(without_end for _, without_end, _ in known),
-        "one-step": geometric_mean(one_step for _, _, one_step in known),
-    }
-    for column in columns:
-        mean = geometric_mean(gains[column][index] for index in shared)
-        what = f"speed-up, {column}, geometric mean of {len(shared)}"
-        theirs = means.get(column)
-        yield Row(what, mean, "published" if theirs else "", theirs, unit="x")
+    program = import_program(network(name, small=True)[0], {})
+    passes = passes_for(program.module, "accel", machine)
+    at = [each.name for each in passes].index(MemPromotePass.name)
+    run_passes(program.ctx, program.module, passes[:at], verify_each=False)
+    moved, cycles, seconds, off = list[int](), list[int](), list[float](), 0.0
+    for options in PROMOTIONS:
+        module = program.module.clone()
+        started = cpu_seconds()
+        run_passes(program.ctx, module, read_pipeline(MemPromotePass.name + options), verify_each=False)
+        seconds.append(cpu_seconds() - started)
+        predicted = predicted_traffic(module)
+        moved.append(0 if predicted is None else predicted.total)
+        target, kernels = machine_kernels(module)
+        assert target is not None
+        timed = {kernel.sym_name.data: kernel_time(kernel, target) for kernel in kernels}
+        run_passes(program.ctx, module, passes[at + 1 :], verify_each=False)
+        run = run_program(module)
+        cycles.append(run.cycles)
+        off = sum(each.runs * timed[each.kernel] for each in run.kernels) / run.cycles - 1
+        say(f"{name} {machine} {options}: {moved[-1]:,} bytes, {cycles[-1]:,} cycles")
+    less = (f"{each / cycles[0] - 1:+.2%}" for each in cycles[1:])
+    sizes, spent = (f"{each / 1e3:,.0f}" for each in moved), (f"{each:.1f}" for each in seconds[1:])
+    return name, machine, *sizes, *cycles, *less, f"{off:+.2%}", *spent
 
 
 def main() -> int:
     """Print the tables, and the rows or write them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", nargs="+", metavar="NAME", choices=NETWORKS, default=NETWORKS)
-    parser.add_argument("--onsram", action="store_true", help="the second table only")
     parser.add_argument("--planner", default=DEFAULT_PLANNER, help="finds the places; %(default)s by default")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the rows to FILE instead of printing them")
+    parser.add_argument("--compiled", nargs="*", metavar="NETWORK", help=f"of {', '.join(COMPILED)}, or of these")
+    parser.add_argument("--machines", nargs="+", metavar="NAME", default=MACHINES)
     arguments = parser.parse_args()
-    rows = [] if arguments.onsram else list(spilling(arguments.networks, arguments.planner))
-    if arguments.onsram or arguments.networks == NETWORKS:
-        rows += onsram(arguments.planner)
+    if arguments.compiled is not None:
+        chosen = arguments.compiled or COMPILED
+        lines = [compiled(name, machine) for machine in arguments.machines for name in chosen]
+        head = ("network", "machine", "kB, none", "bytes", "cycles", "cycles, none", "bytes", "cycles")
+        head = (*head, "bytes", "cycles", "timed", "s, bytes", "cycles")
+        print(text_table("What stays on chip in compiled networks, by what is to be few", head, lines))
+        return 0
+    rows = list(spilling(arguments.networks, arguments.planner))
     if arguments.json is not None:
         arguments.json.write_text(json.dumps([asdict(row) for row in rows]))
     else:

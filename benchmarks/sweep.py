@@ -22,7 +22,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.measure import say
+from benchmarks.measure import as_installed, say
 from benchmarks.networks import network
 from benchmarks.planning_runs import text_table
 
@@ -50,7 +50,7 @@ def timed(folder: Path, jobs: int) -> tuple[float, float]:
         "-o",
         "t.csv",
     ]
-    environment = {**os.environ, "PENSTOCK_CACHE": str(folder / "cache")}
+    environment = {**os.environ, **as_installed(folder / "bytecode"), "PENSTOCK_CACHE": str(folder / "cache")}
     before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     subprocess.run([*command, "--jobs", str(jobs), "--metrics", "all"], cwd=folder, env=environment, check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

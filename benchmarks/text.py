@@ -8,6 +8,7 @@ commands read the same file; as processes of their own, their start is measured 
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import sys
 import tempfile
@@ -17,11 +18,20 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.measure import Row, paired, report, say
+from benchmarks.measure import Row, as_installed, limited, once, paired, report, say
 
 OPERATIONS = 10_000
 AT_MOST = 1.0
 """The ratio aimed at."""
+START = 0.4
+"""CPU seconds aimed at for a small file, the start of Python included."""
+GRAPH = (
+    "func.func @main(%x: tensor<4x8xf32>, %w: tensor<8x8xf32>) -> tensor<4x8xf32> {\n"
+    "  %v0 = graph.matmul %x, %w : (tensor<4x8xf32>, tensor<8x8xf32>) -> tensor<4x8xf32>\n"
+    + "".join(f"  %v{n} = graph.relu %v{n - 1} : tensor<4x8xf32>\n" for n in range(1, 17))
+    + "  func.return %v16 : tensor<4x8xf32>\n}\n"
+)
+"""20 lines at the graph level."""
 
 _PIECE = """\
     %from_{n} = arith.constant {n} : index
@@ -82,10 +92,11 @@ def theirs(path: str) -> str:
     return out.getvalue()
 
 
-def process(command: str, path: str) -> None:
-    """Run a command of this environment on a file."""
+def process(command: str, argument: str, bytecode: Path) -> None:
+    """Run a command of this environment on a file, or with a flag."""
     program = Path(sys.executable).with_name(command)
-    subprocess.run([str(program), path], stdout=subprocess.DEVNULL, check=True)
+    environment = {**os.environ, **as_installed(bytecode)}
+    subprocess.run([str(program), argument], stdout=subprocess.DEVNULL, check=True, env=environment)
 
 
 def rows() -> Sequence[Row]:
@@ -109,21 +120,30 @@ def rows() -> Sequence[Row]:
                 warm=False,
             )
         ]
-        for label, file, limit in (
-            (f"{name}, whole process", path, AT_MOST),
-            ("the same of 20 operations", small, None),
-        ):
+        whole, twenty = f"{name}, whole process", "the same of 20 operations"
+        bytecode = Path(folder, "bytecode")
+        for label, argument, limit in ((whole, str(path), AT_MOST), (twenty, str(small), None)):
             say(f"text: {label}")
             found.append(
                 paired(
                     label,
-                    lambda file=file: process("penstock-opt", str(file)),
+                    lambda argument=argument: process("penstock-opt", argument, bytecode),
                     "xdsl-opt",
-                    lambda file=file: process("xdsl-opt", str(file)),
+                    lambda argument=argument: process("xdsl-opt", argument, bytecode),
                     repetitions=3,
                     at_most=limit,
                 )
             )
+        graph = Path(folder, "graph.mlir")
+        graph.write_text(GRAPH)
+        for label, argument in (
+            ("--help", "--help"),
+            ("20 operations of memref, scf and linalg", str(small)),
+            ("20 lines of graph", str(graph)),
+        ):
+            say(f"text: {label}")
+            least = min(once(lambda argument=argument: process("penstock-opt", argument, bytecode)) for _ in range(5))
+            found.append(limited(f"penstock-opt, {label}", least, START))
         return found
 
 

@@ -25,8 +25,8 @@ from benchmarks.planning_runs import text_table
 from penstock.dialects.context import make_context
 from penstock.lowering.from_text import SourceText, parse_text
 from penstock.passes.analysis.kernels import machine_kernels
-from penstock.runtime.compiler import passes_for
 from penstock.runtime.pass_manager import run_passes
+from penstock.runtime.pipeline import passes_for
 from penstock.runtime.simulator.figures import total_of
 from penstock.runtime.simulator.run import run_program
 from penstock.runtime.simulator.workloads import Workloads

@@ -161,8 +161,10 @@ class ExecOp(IRDLOperation):
 
     The meaning is that of the intrinsic's own `linalg.generic`, whose body is executed at every point of the
     domain `extents`, in the order of its dims, with the operands indexed by `maps`. A unit runs it in blocks of
-    the intrinsic's shape; n blocks cost n * ii + depth cycles. The scalars that the intrinsic takes beside memory
-    travel in the command, as `imm`. The written operand may be one that is read, if both are indexed by the same map.
+    the intrinsic's shape; n blocks cost n * ii + depth cycles. Where an operand is stationary the dims that move
+    through the result and not through it are innermost, and each block of it costs its load. The scalars that the
+    intrinsic takes beside memory travel in the command, as `imm`. The written operand may be one that is read, if both
+    are indexed by the same map.
 
     ```mlir
     %t = accel.exec @gemm extents [16, 32, 64] maps [

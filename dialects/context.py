@@ -14,6 +14,7 @@ from penstock.dialects.plugins import factories
 from penstock.dialects.upstream import AMENDED
 
 if TYPE_CHECKING:
+    from penstock.dialects.remembered import Remembered
     from penstock.dialects.schedule import Schedules
     from penstock.dialects.verifier import Verifier
     from penstock.dialects.weights import WeightStore
@@ -28,6 +29,8 @@ class PenstockContext(Context):
 
     verifier: Verifier | None = field(default=None, init=False)
     """Of the module as it was imported; what verifies the module next takes it over, and looks at what has changed."""
+    remembered: Remembered | None = field(default=None, init=False)
+    """What passes have made of kernels of programs that are like this one, if anybody keeps it."""
     _weights: WeightStore | None = field(default=None, init=False)
     _schedules: Schedules | None = field(default=None, init=False)
 

@@ -166,3 +166,13 @@ def did_you_mean(name: str, candidates: Iterable[str]) -> str | None:
     """A note that names the candidate nearest to a misspelt `name`, or None if none is near."""
     near = difflib.get_close_matches(name, sorted(candidates), n=1, cutoff=0.6)
     return f'did you mean "{near[0]}"?' if near else None
+
+
+class ExpressionFault(Exception):
+    """What is wrong with an expression in a file, and at which column of its text, counted from 0."""
+
+    def __init__(self, message: str, column: int, notes: tuple[str, ...] = ()):
+        super().__init__(message)
+        self.message = message
+        self.column = column
+        self.notes = notes

@@ -21,7 +21,6 @@ from xdsl.dialects.builtin import (
     IndexType,
     IntegerType,
     Signedness,
-    f32,
 )
 from xdsl.ir import Attribute
 
@@ -63,17 +62,6 @@ def numpy_dtype(element: Attribute) -> DType:
             return narrow
         case _:
             raise ValueError(f"{element} has no counterpart in NumPy")
-
-
-def accumulator_of(element: Attribute) -> Attribute:
-    """
-    The type in which elements are summed, or multiplied up: f32 for floats of fewer bits, else their own.
-
-    In f16 a running sum of ones ends at 2048, since 2049 is no number of it, and in bf16 at 256. Every level and
-    every lowering asks here; see docs/correctness.md.
-    """
-    dtype = FLOATS.get(cast(Any, type(element)))
-    return f32 if dtype is not None and dtype.itemsize < np.dtype(np.float32).itemsize else element
 
 
 def element_type(dtype: DType) -> Attribute:

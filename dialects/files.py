@@ -26,6 +26,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from penstock.dialects import alignment
 from penstock.dialects.diagnostics import UserError
 
 if TYPE_CHECKING:
@@ -303,7 +304,7 @@ def owned(array: NDArray[Any]) -> NDArray[Any]:
     """An array that does not change with a file: a copy of one that is mapped, else itself."""
     if _mapping_of(array) is None:
         return array
-    copied = array.copy()
+    copied = alignment.copied(array)
     release(array)
     return copied
 

@@ -52,7 +52,7 @@ from penstock.dialects.window import Window, WindowedTransfer
 SCOPE = "mem.scope"
 """The attribute of what brings a tensor into being, and of the `memref.alloc` that it becomes: where it is to live."""
 EXPLICIT = "mem.explicit"
-"""The attribute of an explicit copy on tensors, which becomes a `mem.copy`."""
+"""The attribute of an explicit copy on tensors, which becomes a `mem.copy`, and of what is recomputed on purpose."""
 OFF_CHIP = "mem.off_chip"
 """The attribute of an allocation of a kernel on the machine that says, for people, why it is not on chip."""
 
@@ -330,7 +330,8 @@ class SlotOp(IRDLOperation):
 @irdl_op_definition
 class CopyOp(WindowedTransfer):
     """
-    Copy a static box between two memrefs; when it ends, the data is there.
+    Copy a box between two memrefs; when it ends, the data is there. Its sizes are static, but for those of memrefs off
+    chip, which may be known only in a run: what is a dim of both then has one size.
 
     A window of the source may be out of bounds if `else` names the scalar that is read outside. A window
     of the destination is clipped: what falls outside is not stored. Source and destination must not overlap.
@@ -364,6 +365,9 @@ class CopyOp(WindowedTransfer):
     ):
         dynamic, static = self.split_offsets(source_offsets, dest_offsets)
         super().__init__(operands=[source, dest, *dynamic, padding], properties={**static})
+
+    def may_be_open(self) -> bool:
+        return scope_of(self.source_type) is None and scope_of(self.dest_type) is None
 
     def verify_(self) -> None:
         self.verify_window(may_be_out_of_bounds=self.padding is not None)

@@ -3,9 +3,11 @@ Verification of ours, run beside every `verify` of xDSL, which checks none of th
 
 - SSA dominance: every operand is defined before its use and in a region that the use can see; and every use is in a
   block: an op that a pass made, and then forgot, would keep what it uses alive;
-- the result types, and the bounds as far as they are static, of `memref.subview`, `tensor.extract_slice`,
-  `tensor.insert_slice`, `tensor.parallel_insert_slice`;
+- the bounds, as far as they are static, of `memref.reinterpret_cast`;
+- the same and the result types of `memref.subview`, `tensor.extract_slice`, `tensor.insert_slice`,
+  `tensor.parallel_insert_slice`;
 - the shape of `tensor.pad` and the type of the element it yields;
+- the values that branches hand to blocks;
 - that no barrier is among iterations of `scf.forall` which cannot wait for each other;
 - the device that a function names, where the module holds a machine;
 - the attributes of arguments and results of functions: as many as there are of these, and the names of dimensions
@@ -18,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from itertools import combinations
+from math import prod
 from typing import TYPE_CHECKING
 
 from xdsl.dialects import func
@@ -26,6 +29,7 @@ from xdsl.dialects.builtin import (
     AffineMapAttr,
     MemRefType,
     ModuleOp,
+    NoneAttr,
     StridedLayoutAttr,
     SymbolRefAttr,
     TensorType,
@@ -270,6 +274,18 @@ def _check_subview(op: memref.SubviewOp) -> None:
     raise FaultyOp(op, f"yields {result}, expected {expected}, or that without dims of size 1")
 
 
+def _check_reinterpret(op: memref.ReinterpretCastOp) -> None:
+    """That a view of known sizes stays inside the memory, where its elements are known to lie without gaps."""
+    source = op.source.type
+    given = (*op.static_offsets.get_values(), *op.static_sizes.get_values(), *op.static_strides.get_values())
+    if not isa(source, MemRefType) or DYNAMIC_INDEX in (*source.get_shape(), *given) or source.layout != NoneAttr():
+        return
+    (offset,), sizes, strides = (each.get_values() for each in (op.static_offsets, op.static_sizes, op.static_strides))
+    last = offset + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
+    if 0 not in sizes and not 0 <= offset <= last < (count := prod(source.get_shape())):
+        raise FaultyOp(op, f"reaches elements {offset} to {last} of memory that has {count}")
+
+
 def _strided(type: MemRefType) -> MemRefType:
     """The same type, with strides where its layout is a map that is linear in its dims and symbols."""
     if not isinstance(type.layout, AffineMapAttr) or len((layout := type.layout.data).results) != 1:
@@ -326,6 +342,19 @@ def _check_barrier(op: gpu.BarrierOp) -> None:
         )
 
 
+# branches
+
+
+def _check_branch(op: Operation) -> None:
+    from penstock.dialects.upstream.cf import handed_to_successors
+
+    for successor, values in handed_to_successors(op):
+        given, wanted = ([value.type for value in each] for each in (values, successor.args))
+        if given != wanted:
+            words = (", ".join(map(str, types)) or "nothing" for types in (given, wanted))
+            raise FaultyOp(op, "hands {} to a block that takes {}".format(*words))
+
+
 # functions
 
 
@@ -360,8 +389,12 @@ def _check_function(op: func.FuncOp) -> None:
 
 
 _CHECKS: dict[str, Callable[..., None]] = {
+    "cf.br": _check_branch,
+    "cf.cond_br": _check_branch,
+    "cf.switch": _check_branch,
     "func.func": _check_function,
     "gpu.barrier": _check_barrier,
+    "memref.reinterpret_cast": _check_reinterpret,
     "memref.subview": _check_subview,
     "tensor.extract_slice": _check_extract_slice,
     "tensor.insert_slice": _check_insert_slice,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from enum import Enum, auto
 from functools import cache
 from operator import is_
@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from xdsl.dialects.builtin import StringAttr, SymbolRefAttr
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
-from xdsl.ir import Attribute, Block, ErasedSSAValue, Operation
+from xdsl.ir import Attribute, Block, ErasedSSAValue, IRNode, Operation, SSAValue
 from xdsl.traits import NoTerminator
 from xdsl.utils.exceptions import VerifyException
 
@@ -79,7 +79,6 @@ class Verifier:
     def __init__(self) -> None:
         self._contents: dict[Operation, Contents] = {}
         self._surroundings: Contents = ()
-        self._machines: Contents = ()
         self._valid: set[Key] = set()
         self._numbers: dict[Attribute, int] = {}
         """What stands for an attribute in a key."""
@@ -110,8 +109,8 @@ class Verifier:
         # What a function is verified against outside it: its callees, the machine.
         around = [each for op in ops for each in (_declared(op) if isinstance(op, FuncOp) else contents[op])]
         surroundings = [*_own(module), *around]
-        machines = [each for op in ops if op.name == _MACHINE for each in contents[op]]
-        if not _are_same(machines, self._machines):
+        machines = [op for op in ops if op.name == _MACHINE]
+        if not self._are_machines(machines, contents):
             self._valid = {key for key in self._valid if key[0].__module__ not in _ASK_THE_MACHINE}
         alone = (_MACHINE, FuncOp.name) if _are_same(surroundings, self._surroundings) else (_MACHINE,)
         valid = {op for op in ops if op.name in alone and _are_same(contents[op], self._contents.get(op, ()))}
@@ -121,8 +120,17 @@ class Verifier:
         finally:
             self._module, self._symbols = None, {}
         yield valid, self._verified
-        self._contents, self._surroundings, self._machines = contents, surroundings, machines
+        self._contents, self._surroundings = contents, surroundings
         self._verified, self._new_keys = [], []
+
+    def _are_machines(self, machines: Sequence[Operation], contents: Mapping[Operation, Contents]) -> bool:
+        """Whether the machines of a module are those of the last one, or equal to them, as copies are."""
+        before = [op for op in self._contents if op.name == _MACHINE]
+        return len(before) == len(machines) and all(
+            _are_same(contents[new], self._contents[old])
+            or (_are_same(_contents(old), self._contents[old]) and _are_equal(new, old))
+            for old, new in zip(before, machines, strict=True)
+        )
 
     def verify(self, op: Operation, valid: Collection[Operation] = ()) -> None:
         """Raise what `op.verify()` raises; what `valid` has is not looked into."""
@@ -203,6 +211,14 @@ class Verifier:
 
 def _are_same(one: Contents, other: Contents) -> bool:
     return len(one) == len(other) and all(map(is_, one, other))
+
+
+def _are_equal(one: Operation, other: Operation) -> bool:
+    """Whether two ops are alike, wherever they stand."""
+    around: dict[IRNode | SSAValue, IRNode | SSAValue] = {}
+    if one.parent is not None and other.parent is not None:
+        around[one.parent] = other.parent
+    return one.is_structurally_equivalent(other, around)
 
 
 def _own(op: Operation) -> list[object]:

@@ -12,7 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
+from penstock.dialects import alignment
 from penstock.dialects.diagnostics import UserError, did_you_mean
+from penstock.dialects.element_bits import bits_of, is_narrow_integer, packed_bytes, unpacked_bytes
 from penstock.dialects.files import release, whole_file
 
 Array = NDArray[Any]
@@ -40,10 +42,12 @@ _AS_BYTES: dict[str, np.dtype[Any]] = {
         "int4", "uint4", "int2", "uint2",
     )
 }  # fmt: skip
-"""Types that a file holds as bytes, one for each element; its metadata say so, since readers know few of them."""
+"""Types that a file holds as bytes; its metadata say so, since readers know few of them."""
 
 _TYPE_KEY = "type of "
-"""What the metadata call the type of an entry of bytes, with the name of the entry after it."""
+"""What the metadata call the type of an entry with a byte for each element, with the name of the entry after it."""
+_PACKED_KEY = "packed "
+"""The same for one whose bytes hold several elements, along the last dimension, the first in the lowest bits."""
 
 _NAMES_OF_DTYPES = {dtype: name for name, dtype in _SAFETENSORS_DTYPES.items()}
 
@@ -93,11 +97,15 @@ class WeightStore:
         for name in store._file.keys():
             entry = store._file.get_slice(name)
             dtype = _SAFETENSORS_DTYPES.get(entry.get_dtype())
+            shape = tuple(entry.get_shape())
             if dtype == np.uint8 and (held := metadata.get(_TYPE_KEY + name)) is not None:
                 dtype = _AS_BYTES.get(held)
+            elif dtype == np.uint8 and shape and (held := metadata.get(_PACKED_KEY + name)) is not None:
+                dtype = _AS_BYTES.get(held)
+                shape = (*shape[:-1], shape[-1] * (1 if dtype is None else 8 // bits_of(dtype)))
             if dtype is None:
                 raise UserError(f'weight "{name}" has the unknown type {entry.get_dtype()}', loc=str(path))
-            store._filed[name] = (tuple(entry.get_shape()), dtype)
+            store._filed[name] = (shape, dtype)
         return store
 
     def copy(self) -> WeightStore:
@@ -133,7 +141,8 @@ class WeightStore:
             return array
         if name not in self._filed:
             raise self._missing(name)
-        array = self._file.get_tensor(name).view(self._filed[name][1])
+        (shape, dtype), array = self._filed[name], self._file.get_tensor(name)
+        array = array.view(dtype) if array.shape == shape else unpacked_bytes(array, dtype)
         array.flags.writeable = False
         self._arrays[name] = array
         return array
@@ -151,7 +160,10 @@ class WeightStore:
             candidate = f"{name}.{count}"
         stored = _dense(array)
         if stored is array and array.flags.writeable:
-            stored = stored.copy()
+            stored = alignment.copied(stored)
+        elif array.flags.writeable:
+            # What was computed; files are read when it is needed.
+            stored = alignment.on_line(stored)
         stored.flags.writeable = False
         self._arrays[candidate] = stored
         return candidate
@@ -180,7 +192,7 @@ class WeightStore:
         with whole_file(path) as file:
             file.write(_header([(name, *kinds[name]) for name in order]))
             for name in order:
-                _write(file, self._arrays[name] if name in self._arrays else self._file.get_tensor(name))
+                _write(file, _bytes_of(self._arrays[name]) if name in self._arrays else self._file.get_tensor(name))
 
     def _missing(self, name: str) -> UserError:
         near = did_you_mean(name, self.names())
@@ -204,10 +216,16 @@ def _may_replace(path: Path) -> bool:
 
 def _header(entries: Sequence[tuple[str, tuple[int, ...], np.dtype[Any]]]) -> bytes:
     """What a safetensors file with these entries begins with: https://huggingface.co/docs/safetensors, "Format"."""
-    held = {_TYPE_KEY + name: str(dtype) for name, _, dtype in entries if dtype in _AS_BYTES.values()}
+    held = {
+        (_PACKED_KEY if _per_byte(shape, dtype) > 1 else _TYPE_KEY) + name: str(dtype)
+        for name, shape, dtype in entries
+        if dtype in _AS_BYTES.values()
+    }
     described: dict[str, Any] = {"__metadata__": dict([_PRODUCER]) | held}
     start = 0
     for name, shape, dtype in entries:
+        if (each := _per_byte(shape, dtype)) > 1:
+            shape = (*shape[:-1], shape[-1] // each)
         end = start + int(np.prod(shape, dtype=object)) * dtype.itemsize
         described[name] = {
             "dtype": _NAMES_OF_DTYPES.get(dtype, "U8"),
@@ -218,6 +236,18 @@ def _header(entries: Sequence[tuple[str, tuple[int, ...], np.dtype[Any]]]) -> by
     text = json.dumps(described, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
+
+
+def _per_byte(shape: Sequence[int], dtype: np.dtype[Any]) -> int:
+    """How many elements a byte of a file holds: several if they are small, and rows end with a byte."""
+    each = 8 // bits_of(dtype) if is_narrow_integer(dtype) else 1
+    return each if shape and shape[-1] % each == 0 else 1
+
+
+def _bytes_of(array: Array) -> Array:
+    """An array as a file holds it."""
+    each = _per_byte(array.shape, array.dtype)
+    return array if each == 1 else packed_bytes(array.reshape(*array.shape[:-1], array.shape[-1] // each, each))
 
 
 def _write(file: IO[bytes], array: Array) -> None:
@@ -237,7 +267,7 @@ def _dense(array: Array) -> Array:
     if array.flags.c_contiguous or not extents:
         return np.ascontiguousarray(array).reshape(array.shape)
     farthest = max(extents, key=lambda dim: abs(array.strides[dim]))
-    copied = np.empty(array.shape, array.dtype)
+    copied = alignment.empty(array.shape, array.dtype)
     together = max(1, _AT_ONCE // (array.nbytes // array.shape[farthest] * _SLAB))
     for number, start in enumerate(range(0, array.shape[farthest], _SLAB), 1):
         slab = (*(slice(None),) * farthest, slice(start, start + _SLAB))

@@ -177,10 +177,12 @@ class WindowedTransfer(IRDLOperation, ABC):
         return list(get_dynamic_index_list(values, dynamic, DYNAMIC_INDEX))
 
     def window_lies_inside(self, at: Sequence[int | SSAValue], whole: Sequence[int]) -> bool | None:
-        """Whether the box at `at` lies in `whole`; None where an offset is dynamic and the rest fits."""
+        """Whether the box at `at` lies in `whole`; None where an offset or size is dynamic and the rest fits."""
         known = True
         for offset, size, bound in zip(at, self.box, whole, strict=True):
-            if not isinstance(offset, int):
+            if DYNAMIC_INDEX in (size, bound):
+                known = known and offset == 0 and size == bound
+            elif not isinstance(offset, int):
                 if size > bound:
                     return False
                 known = False
@@ -188,10 +190,14 @@ class WindowedTransfer(IRDLOperation, ABC):
                 return False
         return True if known else None
 
+    def may_be_open(self) -> bool:
+        """Whether sizes may be known only in a run."""
+        return False
+
     def verify_window(self, *, may_be_out_of_bounds: bool) -> None:
         """The checks of every transfer; `may_be_out_of_bounds` says whether a source window may leave the source."""
         source, dest = self.source_type, self.dest_type
-        if not (source.has_static_shape() and dest.has_static_shape()):
+        if not (source.has_static_shape() and dest.has_static_shape()) and not self.may_be_open():
             raise VerifyException("a transfer moves a static box: both shapes must be static")
         if source.get_num_dims() != dest.get_num_dims():
             raise VerifyException(f"source has {source.get_num_dims()} dims, destination {dest.get_num_dims()}")

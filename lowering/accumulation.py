@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from xdsl.ir import Attribute, SSAValue
 
-from penstock.dialects.element_types import accumulator_of
+from penstock.dialects.accumulators import accumulator_of
 from penstock.dialects.graph.base import is_float
 from penstock.passes.generics import first_of
 from penstock.passes.scalar_body import Body, Compute, highest, lowest

@@ -25,8 +25,6 @@ from xdsl.irdl import (
     AnyAttr,
     AttrConstraint,
     AttributeDef,
-    AttrSizedOperandSegments,
-    AttrSizedResultSegments,
     BaseAttr,
     EqAttrConstraint,
     IRDLOperation,
@@ -41,10 +39,8 @@ from xdsl.irdl import (
     RangeOf,
     RegionDef,
     ResultDef,
-    VarConstraint,
     VarOperandDef,
     VarResultDef,
-    VerificationContext,
     get_accessors_from_op_def,
     irdl_attr_definition,
 )
@@ -54,6 +50,7 @@ from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError, nearest_or_all
 from penstock.dialects.verification import find_invalid
 from penstock.lowering.from_text import ParsedText, parse_text, read_text
+from penstock.lowering.irdl_constraints import Each, OneOf, OperandSizes, ResultSizes, Same
 
 BUILTIN: Mapping[str, type[Attribute]] = {
     **{
@@ -107,74 +104,6 @@ def register_irdl(ctx: Context, path: str | Path) -> None:
     """Add the dialects of a file of IRDL to a context; raises UserError as `load_irdl` does, and for names it has."""
     for dialect in load_irdl(path, set(ctx.registered_dialect_names)):
         ctx.load_dialect(dialect)
-
-
-@dataclass(frozen=True)
-class _OneOf(AttrConstraint):
-    """The first of several constraints that holds; xDSL's own takes none that share a class, as i32 and i64 do."""
-
-    choices: tuple[AttrConstraint, ...]
-
-    def verify(self, attr: Attribute, constraint_context: VerificationContext) -> None:
-        for choice in self.choices:
-            trial = VerificationContext()
-            for name in constraint_context.attr_variables:
-                trial.set_attr_variable(name, cast(Attribute, constraint_context.get_variable(name)))
-            try:
-                choice.verify(attr, trial)
-            except VerifyException:
-                continue
-            for name in trial.attr_variables:
-                constraint_context.set_attr_variable(name, cast(Attribute, trial.get_variable(name)))
-            return
-        may_be = [str(each.attr) for each in self.choices if isinstance(each, EqAttrConstraint)]
-        complete = len(may_be) == len(self.choices)
-        raise VerifyException(f"{attr} is none of {', '.join(may_be) if complete else 'those that it may be'}")
-
-    def mapping_type_vars(self, type_var_mapping: Mapping[Any, Any]) -> _OneOf:
-        return self
-
-
-@dataclass(frozen=True)
-class _Same(VarConstraint[Attribute]):
-    """A constraint of a definition: wherever it is used, for each of a variadic operand too, it is one attribute."""
-
-    def verify(self, attr: Attribute, constraint_context: VerificationContext) -> None:
-        known = constraint_context.get_variable(self.name)
-        if known is not None and known != attr:
-            raise VerifyException(f"{attr} is not {known}, which the same constraint stands for elsewhere")
-        super().verify(attr, constraint_context)
-
-
-@dataclass(frozen=True)
-class _Each(RangeConstraint):
-    """So many attributes, each with its constraint: the types of the arguments of a block."""
-
-    constraints: tuple[AttrConstraint, ...]
-
-    def verify(self, attrs: Sequence[Attribute], constraint_context: VerificationContext) -> None:
-        self.verify_length(len(attrs), constraint_context)
-        for constraint, attr in zip(self.constraints, attrs, strict=True):
-            constraint.verify(attr, constraint_context)
-
-    def verify_length(self, length: int, constraint_context: VerificationContext) -> None:
-        if length != len(self.constraints):
-            raise VerifyException(f"{len(self.constraints)} block arguments expected, but got {length}")
-
-    def mapping_type_vars(self, type_var_mapping: Mapping[Any, Any]) -> _Each:
-        return self
-
-
-class _OperandSizes(AttrSizedOperandSegments):
-    """How many operands are of which name; operations of IRDL files have the attribute by this name in MLIR."""
-
-    attribute_name = "operand_segment_sizes"
-
-
-class _ResultSizes(AttrSizedResultSegments):
-    """The same of results."""
-
-    attribute_name = "result_segment_sizes"
 
 
 @dataclass(frozen=True)
@@ -262,13 +191,13 @@ class _File:
             for each, variadicity, value in self.operands_of(found):
                 definition.operands.append((each, kinds[variadicity](constraints[value])))
             if sum(variadicity != "single" for _, variadicity, _ in self.operands_of(found)) > 1:
-                definition.options.append(_OperandSizes())
+                definition.options.append(OperandSizes())
         if (found := self.only(op, irdl.ResultsOp)) is not None:
             kinds = {"single": ResultDef, "optional": OptResultDef, "variadic": VarResultDef}
             for each, variadicity, value in self.operands_of(found):
                 definition.results.append((each, kinds[variadicity](constraints[value])))
             if sum(variadicity != "single" for _, variadicity, _ in self.operands_of(found)) > 1:
-                definition.options.append(_ResultSizes())
+                definition.options.append(ResultSizes())
         if (found := self.only(op, irdl.AttributesOp)) is not None:
             for each, value in zip(
                 self.names_of(found, found.attribute_value_names, found.attribute_values), found.attribute_values
@@ -309,7 +238,7 @@ class _File:
         found: dict[SSAValue, _RegionForm] = {}
         for each in op.body.block.ops:
             if isinstance(each, irdl.RegionOp):
-                arguments = _Each(tuple(constraints[value] for value in each.entry_block_args))
+                arguments = Each(tuple(constraints[value] for value in each.entry_block_args))
                 count = each.number_of_blocks
                 found[each.output] = _RegionForm(
                     RangeOf(AnyAttr()) if each.constrained_arguments is None else arguments,
@@ -347,7 +276,7 @@ class _File:
             made = self.constraint(op, found)
             if made is not None:
                 (value,) = op.results
-                found[value] = made if isinstance(op, irdl.IsOp) else _Same(f"{len(found)}", made)
+                found[value] = made if isinstance(op, irdl.IsOp) else Same(f"{len(found)}", made)
         return found
 
     def constraint(self, op: Operation, known: Mapping[SSAValue, AttrConstraint]) -> AttrConstraint | None:
@@ -357,7 +286,7 @@ class _File:
             case irdl.IsOp():
                 return EqAttrConstraint(op.expected)
             case irdl.AnyOfOp():
-                return _OneOf(tuple(known[value] for value in op.args))
+                return OneOf(tuple(known[value] for value in op.args))
             case irdl.AllOfOp():
                 return AllOf(tuple(known[value] for value in op.args))
             case irdl.BaseOp():

@@ -1,7 +1,7 @@
 """
 Into the IR: a machine file (TOML, `machines/*.toml`) becomes a `machine.target`.
 
-The schema is in `penstock.lowering.machine_file`, the behaviour of intrinsics in
+The schema is in `penstock.lowering.machine_keys`, the behaviour of intrinsics in
 `penstock.lowering.tensor_expression`. A file is checked whole: every fault is reported, with file, line and column.
 
 `extends = "vta-pynq"` in `[machine]` names a base, a shipped machine or a path from the folder of the file. The machine
@@ -11,6 +11,8 @@ is the base, in which
    replace those of the base; a `source` or `assumed` covers the numbers beside it, and those of the base keep theirs,
 2. a part of the base with `remove = true` is left out,
 3. all other parts come after those of their kind.
+
+Families of parts share a table: `penstock.lowering.machine_templates`.
 """
 
 from __future__ import annotations
@@ -25,18 +27,21 @@ from typing import cast
 
 from penstock.dialects.cpu import cpu_features
 from penstock.dialects.diagnostics import UserError, did_you_mean
-from penstock.dialects.machine import TargetOp
+from penstock.dialects.machine import IntrinsicOp, TargetOp
 from penstock.dialects.plugins import installed
-from penstock.lowering.machine_file import (
+from penstock.lowering.machine_file import MachineFile
+from penstock.lowering.machine_keys import (
+    BEHAVIOUR_KEYS,
     COVERS,
     EXTENDS,
     MACHINE_KEYS,
     PART_KINDS,
     SINGLE_KINDS,
-    FaultLog,
-    MachineFile,
+    part_keys,
 )
 from penstock.lowering.machine_options import with_options
+from penstock.lowering.machine_tables import FaultLog
+from penstock.lowering.machine_templates import with_families
 from penstock.lowering.toml_positions import Path as KeyPath
 from penstock.lowering.toml_positions import Positions, locate, read_toml
 
@@ -130,7 +135,7 @@ def read_machine(
     numbers of it, see `machine_options`; their faults come first.
     """
     try:
-        document, positions = _parse(file, text)
+        document, positions = machine_document(file, text)
         if options:
             document = with_options(document, positions, options)
     except UserError as fault:
@@ -176,9 +181,10 @@ Document = dict[str, object]
 Table = Mapping[str, object]
 
 
-def _parse(file: str, text: str, extending: tuple[str, ...] = ()) -> tuple[Document, Positions]:
+def machine_document(file: str, text: str, extending: tuple[str, ...] = ()) -> tuple[Document, Positions]:
     """
-    The document of a file, with what it extends in it; `extending` are the texts that extend this one.
+    The document of a file, with what it extends in it and each part a table of its own; `extending` are the texts that
+    extend this one.
 
     Raises UserError for what is not TOML, and for a base that is unknown, cannot be read or extends itself.
     """
@@ -189,7 +195,7 @@ def _parse(file: str, text: str, extending: tuple[str, ...] = ()) -> tuple[Docum
     positions = locate(text, file, len(extending))
     machine = cast(object, document.get("machine"))
     if not isinstance(machine, dict):
-        return document, positions
+        return _with_families(document, positions), positions
     if EXTENDS not in machine:
         hint = f'did you mean "{EXTENDS}"?'
         for key in cast(Document, machine):
@@ -197,7 +203,7 @@ def _parse(file: str, text: str, extending: tuple[str, ...] = ()) -> tuple[Docum
             if key not in MACHINE_KEYS and did_you_mean(key, (EXTENDS, *MACHINE_KEYS, *COVERS)) == hint:
                 loc = str(positions.key(("machine", key)))
                 raise UserError(f'unknown key "{key}" in [machine]', loc=loc, notes=[hint])
-        return document, positions
+        return _with_families(document, positions), positions
     name = cast(Document, machine).pop(EXTENDS)
     loc = str(positions.value(("machine", EXTENDS)))
     if not isinstance(name, str):
@@ -208,8 +214,21 @@ def _parse(file: str, text: str, extending: tuple[str, ...] = ()) -> tuple[Docum
         raise UserError(f"extends: {fault.message}", loc=loc, notes=fault.notes) from None
     if base_text in (*extending, text):
         raise UserError("extends leads back to the file itself", loc=loc)
-    base, base_positions = _parse(base_file, base_text, (*extending, text))
+    base, base_positions = machine_document(base_file, base_text, (*extending, text))
+    document = _with_families(document, positions, base, base_positions)
     return _extend(base, base_positions, document, positions), base_positions
+
+
+def _with_families(
+    document: Document, positions: Positions, base: Table | None = None, base_positions: Positions | None = None
+) -> Document:
+    """The document in which each part is a table of its own."""
+    kinds = {
+        name: (*part_keys(kind), *(BEHAVIOUR_KEYS if kind is IntrinsicOp else ()), *COVERS)
+        for name, kind in PART_KINDS.items()
+        if name not in SINGLE_KINDS
+    }
+    return with_families(document, positions, kinds, base or {}, base_positions or positions)
 
 
 def _extend(base: Document, base_positions: Positions, own: Document, positions: Positions) -> Document:
@@ -251,9 +270,10 @@ def _identity(part: object) -> object:
     return table.get("name") or (table.get("from"), table.get("to"))
 
 
-def _over(base: Table, own: Document) -> Table:
+def _over(base: Table, own: Table) -> Table:
     """A table of the base under one of `own`."""
-    return ChainMap(own, *(cast(list[Document], base.maps) if isinstance(base, ChainMap) else [cast(Document, base)]))
+    layers = [each.maps if isinstance(each, ChainMap) else [each] for each in (own, base)]
+    return ChainMap(*(cast(Document, layer) for each in layers for layer in each))
 
 
 def _several(text: str) -> list[str]:

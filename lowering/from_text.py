@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from xdsl.context import Context
+from xdsl.dialect_interfaces.op_asm import OpAsmDialectInterface
 from xdsl.dialects.builtin import UNKNOWN_LOC, FileLineColLoc, IntAttr, ModuleOp, NameLoc, NoneAttr, StringAttr
 from xdsl.ir import Attribute, AttributeInvT, BlockArgument, Operation, SSAValue
 from xdsl.parser import Parser, ParserState, UnresolvedOperand
@@ -106,6 +107,7 @@ class SourceParser(Parser):
         self.resources: dict[str, dict[str, str]] = {}
         self._file = StringAttr(source.name)
         self._numbers: dict[int, IntAttr] = {}
+        self._resource_names: dict[tuple[str, str], str] = {}
         self._op_start = 0
         self._forward_uses: list[ForwardUse] = []
 
@@ -199,6 +201,13 @@ class SourceParser(Parser):
             module.location = self._location(0, 0)
         inherit_locations(module)
         return module
+
+    def _parse_dialect_resource_handle(self, dialect_name: str, interface: OpAsmDialectInterface) -> str:
+        # xDSL calls a resource otherwise where another text has had its name, and then does not know it any more.
+        key = self.parse_identifier(" for resource handle")
+        if (name := self._resource_names.get((dialect_name, key))) is None:
+            name = self._resource_names[dialect_name, key] = interface.declare_resource(key)
+        return name
 
     def _parse_external_resources(self) -> None:
         self.parse_comma_separated_list(self.Delimiter.BRACES, self._parse_owned_resources)

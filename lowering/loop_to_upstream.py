@@ -31,6 +31,7 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.utils.hints import isa
 
+from penstock.dialects.alignment import ALIGNMENT
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import (
@@ -51,8 +52,6 @@ from penstock.passes.shapes import loops
 
 ARENA = "arena"
 """The name of the bytes off chip."""
-ALIGNMENT = 64
-"""That of an array of bytes, in bytes: of a line of a cache, and of every element."""
 _OURS = ("graph", "mem", "accel", "machine", "schedule")
 _DEVICE = "device"
 

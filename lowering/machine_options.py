@@ -18,7 +18,7 @@ from typing import cast
 
 from penstock.dialects.byte_sizes import read_byte_size
 from penstock.dialects.diagnostics import UserError, nearest_or_all
-from penstock.lowering.machine_file import ASSUMED, COVERS, PART_KINDS, is_number
+from penstock.lowering.machine_keys import ASSUMED, COVERS, PART_KINDS, is_number
 from penstock.lowering.toml_positions import Position, Positions
 
 OPTION = "--set"

@@ -36,7 +36,7 @@ from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.ir import Attribute, Block, Region
 from xdsl.ir.affine import AffineDimExpr, AffineExpr, AffineMap
 
-from penstock.dialects.diagnostics import did_you_mean
+from penstock.dialects.diagnostics import ExpressionFault, did_you_mean
 from penstock.dialects.graph.base import is_unsigned
 from penstock.dialects.machine import DRAM, IMMEDIATE, layout_of
 from penstock.lowering.from_kernel.affine import affine_of
@@ -51,16 +51,6 @@ from penstock.passes.scalar_body import Body
 from penstock.passes.shapes import signless
 
 EXAMPLE = "an expression reads like: acc[m,n] += a[m,k] * b[k,n]"
-
-
-class ExpressionFault(Exception):
-    """What is wrong with an expression, and at which column of its text, counted from 0."""
-
-    def __init__(self, message: str, column: int, notes: tuple[str, ...] = ()):
-        super().__init__(message)
-        self.message = message
-        self.column = column
-        self.notes = notes
 
 
 @dataclass(frozen=True)

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
+from xdsl.context import Context
 from xdsl.dialects import func
 from xdsl.dialects.builtin import UNKNOWN_LOC, LocationAttr
-from xdsl.ir import Attribute, Operation, Region, SSAValue
+from xdsl.ir import Operation, Region, SSAValue
+from xdsl.passes import ModulePass
 
+from penstock.dialects.context import PenstockContext
 from penstock.dialects.locations import located_in
+from penstock.dialects.machine import TargetOp
+from penstock.dialects.remarks import is_listened
 from penstock.passes.analysis.kernels import CROSSING
+
+T = TypeVar("T")
 
 _OF_ITS_OWN = ("sym_name", CROSSING)
 """What says which kernel it is, and how it is called: no pass within a kernel depends on it."""
 
 
 def structure_of(
-    code: func.FuncOp | Region, *, names: bool = True, located: bool = True
+    code: Operation | Region, *, names: bool = True, located: bool = True
 ) -> tuple[Hashable, list[LocationAttr]]:
     """
-    What isomorphic functions, or bodies of functions, have in common: ops, types, attributes, which operand is which
-    value, and unless `names` or `located` are False the names of values and which locations are equal. With it the
-    known locations, in order of their first use.
+    What isomorphic functions, bodies of functions, or machines have in common: ops, types, attributes, which operand is
+    which value, and unless `names` or `located` are False the names of values and which locations are equal. With it
+    the known locations, in order of their first use.
     """
     found: list[Hashable] = []
     values: dict[SSAValue, int] = {}
@@ -41,7 +50,9 @@ def structure_of(
         if op.successors and (parent := op.parent_region()) is not None:
             found.append(tuple(parent.get_block_index(block) for block in op.successors))
         for held in (op.properties, op.attributes):
-            found.append(tuple((key, attr) for key, attr in sorted(held.items()) if key not in _OF_ITS_OWN))
+            found.append(
+                tuple((key, attr) for key, attr in sorted(held.items()) if op is not code or key not in _OF_ITS_OWN)
+            )
         for result in op.results:
             define(result)
         for region in op.regions:
@@ -65,51 +76,72 @@ def structure_of(
     return tuple(found), list(locations)
 
 
+@dataclass(frozen=True)
+class _Rewritten:
+    """What became of a kernel."""
+
+    function: func.FuncOp
+    locations: list[LocationAttr]
+    """The known locations that it had before, in order of their first use."""
+    before: Collection[str]
+    """The names of the attributes that it had."""
+    note: Any
+
+
 def rewrite_kernels(
+    ctx: Context,
     functions: Iterable[func.FuncOp],
+    target: TargetOp,
+    what: ModulePass,
     rewrite: Callable[[func.FuncOp], None],
     context: Callable[[func.FuncOp], Hashable] = lambda _: None,
-    copied: Callable[[func.FuncOp, func.FuncOp], None] = lambda _, __: None,
+    note: Callable[[func.FuncOp], T] = lambda _: None,
+    copied: Callable[[T, func.FuncOp], None] = lambda _, __: None,
 ) -> None:
     """
-    Call `rewrite` for each function, or put a copy of what became of an isomorphic one in its place.
+    Call `rewrite` for each function, or put a copy of what became of an isomorphic one in its place: of one before it,
+    or of another program that shares what `ctx` remembers.
 
-    `rewrite` changes the body and the attributes of a function; what it does depends on the function, not on its name,
-    and on the `context`. Locations in a copy are those of the function that it replaces. `copied` is called with what
-    was rewritten and what became a copy of it.
+    `rewrite` changes the body and the attributes of a function, as `what` says; what it does depends on the function,
+    not on its name, on the `target` and on the `context`. Locations in a copy are those of the function that it
+    replaces. What `note` finds of a function that was rewritten, `copied` gets with each that became a copy of it.
     """
-    done: dict[Hashable, tuple[func.FuncOp, list[LocationAttr], dict[str, Attribute]]] = {}
+    done: dict[Hashable, _Rewritten] = {}
+    # What somebody listens to is not said again of a copy.
+    remembered = ctx.remembered if isinstance(ctx, PenstockContext) and not is_listened() else None
+    machine = structure_of(target, located=False)[0] if remembered is not None else None
     for function in functions:
         structure, locations = structure_of(function)
         key = structure, context(function)
-        if key in done:
-            _copy(function, locations, *done[key])
-            copied(done[key][0], function)
+        found = done.get(key)
+        is_alone = remembered is not None and not any(isinstance(op, func.CallOp) for op in function.walk())
+        if found is None and remembered is not None and is_alone:
+            found = remembered.get((what, machine, key))
+        if found is not None:
+            _copy(function, locations, found)
+            copied(found.note, function)
             continue
-        before = dict(function.attributes)
+        before = tuple(function.attributes)
         rewrite(function)
         known = {*locations, UNKNOWN_LOC}
         if all(each.location in known for each in located_in(function)) and len(function.body.blocks) == 1:
-            done[key] = function, locations, before
+            done[key] = _Rewritten(function, locations, before, note(function))
+            if remembered is not None and is_alone:
+                remembered.keep((what, machine, key), replace(done[key], function=function.clone()))
 
 
-def _copy(
-    function: func.FuncOp,
-    locations: list[LocationAttr],
-    rewritten: func.FuncOp,
-    located: list[LocationAttr],
-    before: dict[str, Attribute],
-) -> None:
-    body = rewritten.body.clone()
-    moved = dict(zip(located, locations, strict=True))
+def _copy(function: func.FuncOp, locations: list[LocationAttr], found: _Rewritten) -> None:
+    body = found.function.body.clone()
+    moved = dict(zip(found.locations, locations, strict=True))
     for each in located_in(body):
         each.location = moved.get(each.location, each.location)
     function.detach_region(0)
     function.add_region(body)
-    for name in {**before, **rewritten.attributes}:
+    attributes = found.function.attributes
+    for name in dict.fromkeys((*found.before, *attributes)):
         if name in _OF_ITS_OWN:
             continue
-        if (attr := rewritten.attributes.get(name)) is None:
+        if (attr := attributes.get(name)) is None:
             del function.attributes[name]
         else:
             function.attributes[name] = attr

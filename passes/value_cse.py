@@ -9,12 +9,12 @@ from typing import TypeAlias
 
 import numpy as np
 from xdsl.context import Context
-from xdsl.dialects import tensor
-from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.dialects import func, tensor
+from xdsl.dialects.builtin import ModuleOp, SymbolRefAttr, TensorType
 from xdsl.ir import Attribute, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
-from xdsl.traits import IsolatedFromAbove
+from xdsl.traits import IsolatedFromAbove, SymbolTable
 
 from penstock.dialects import graph
 from penstock.dialects.context import PenstockContext
@@ -22,6 +22,9 @@ from penstock.dialects.files import release
 from penstock.dialects.graph import ConstantOp, WeightAttr
 from penstock.dialects.weights import Array, WeightStore
 from penstock.passes.analysis.effects import Effects, is_destination
+from penstock.passes.analysis.kernels import DEVICE
+from penstock.passes.analysis.memory.stated_scopes import is_explicit
+from penstock.passes.isomorphic_kernels import structure_of
 
 Key: TypeAlias = Hashable
 
@@ -73,12 +76,30 @@ def _digest(array: Array) -> bytes:
     return digest
 
 
+class _Functions:
+    """Which functions do the same on the same device."""
+
+    def __init__(self, module: ModuleOp):
+        self._by_name = {op.sym_name.data: op for op in module.ops if isinstance(op, func.FuncOp)}
+        self._names: dict[str, str] = {}
+        self._first: dict[Key, str] = {}
+
+    def name(self, callee: str) -> str:
+        """The first name under which one was called that does the same."""
+        if callee not in self._names:
+            function = self._by_name[callee]
+            body, _ = structure_of(function.body, names=False, located=False)
+            self._names[callee] = self._first.setdefault((function.attributes.get(DEVICE), body), callee)
+        return self._names[callee]
+
+
 @dataclass
 class _Elimination:
     """One walk over the module: the ops that are known at the place where it is, by what they compute."""
 
     effects: Effects
     weights: _Weights
+    functions: _Functions
     known: dict[Key, list[Operation]] = field(default_factory=dict[Key, list[Operation]])
     numbers: dict[SSAValue, int] = field(default_factory=dict[SSAValue, int])
 
@@ -88,7 +109,7 @@ class _Elimination:
             added: list[Key] = []
             for op in list(block.ops):
                 self._visit_regions(op)
-                if isinstance(op, tensor.EmptyOp) or not self.effects.is_pure(op):
+                if isinstance(op, tensor.EmptyOp) or is_explicit(op) or not self.effects.is_pure(op):
                     continue
                 if any(_is_overwritten(result) for result in op.results):
                     continue
@@ -125,6 +146,8 @@ class _Elimination:
         properties: dict[str, Attribute] = op.properties
         if isinstance(op, ConstantOp) and (weight := op.weight) is not None:
             properties = properties | {"value": WeightAttr(self.weights.name(weight))}
+        if isinstance(op, func.CallOp):
+            properties = properties | {"callee": SymbolRefAttr(self.functions.name(op.callee.string_value()))}
         attributes = (frozenset(op.attributes.items()), frozenset(properties.items()))
         return (op.name, operands, tuple(op.result_types), *attributes)
 
@@ -143,10 +166,12 @@ class ValueCsePass(ModulePass):
     """
     Merge ops that compute the same value: the later one is replaced by the earlier one, where it can be seen.
 
-    As `cse`, and beyond it: it knows that `linalg` ops, loops and calls on tensors have no effects (see
-    `Effects`), that weights of equal bytes are equal whatever they are called, that a sum is the same from
-    either side, and that a `tensor.empty`, or whatever an op overwrites, is a place: one for each writer. What has
-    effects, or works on memory, is left alone. Takes time linear in the module, but for reading equal weights.
+    As `cse`, and beyond it: it knows that `linalg` ops, loops and calls on tensors have no effects (see `Effects`),
+    that weights of equal bytes are equal whatever they are called, that a sum is the same from either side, that
+    functions with the same body on the same device are equal, and that a `tensor.empty`, or whatever an op overwrites,
+    is a place: one for each writer. A private function that is called no more goes. What has effects, works on memory,
+    or is explicit (`mem.explicit`, as what is computed again on purpose) is left alone.
+    Takes time linear in the module, but for reading equal weights.
     Guarantees the level that it was given; locations are those of the ops that stay.
 
     Before:
@@ -194,4 +219,17 @@ class ValueCsePass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         store = ctx.weights if isinstance(ctx, PenstockContext) else None
-        _Elimination(Effects(op), _Weights(store)).visit(op.body)
+        before = _called(op)
+        _Elimination(Effects(op), _Weights(store), _Functions(op)).visit(op.body)
+        for name in before - _called(op):
+            function = SymbolTable.lookup_symbol(op, name)
+            if isinstance(function, func.FuncOp) and not _is_public(function):
+                Rewriter.erase_op(function)
+
+
+def _called(module: ModuleOp) -> set[str]:
+    return {op.callee.string_value() for op in module.walk() if isinstance(op, func.CallOp)}
+
+
+def _is_public(function: func.FuncOp) -> bool:
+    return function.sym_visibility is None or function.sym_visibility.data != "private"

@@ -151,13 +151,13 @@ def write_device_folder(
         f"{source.name}.c": f"{GENERATED}\n{source.source}",
         "main.c": _main(program, [each.dtype for each in expected]),
         "data.S": _data(source),
-        "Makefile": _makefile(program),
         "check.h": resources.files("penstock.machines").joinpath(CHECK).read_text(encoding="utf-8"),
         **program.files,
     }
     if isinstance(target, TargetOp) and target.memories():
         require_fit(target, source)
         texts[SCRIPT] = linker_script(target)
+    texts["Makefile"] = _makefile(program, SCRIPT in texts)
 
     def fill(folder: Path) -> None:
         for name, text in texts.items():
@@ -251,17 +251,20 @@ def _main(program: DeviceProgram, dtypes: Sequence[np.dtype[Any]]) -> str:
     )
 
 
-def _makefile(program: DeviceProgram) -> str:
+def _makefile(program: DeviceProgram, has_script: bool) -> str:
     name, code = program.source.name, program.code
     flags = " ".join(flag for flag in NEEDED_FLAGS if flag != "-fPIC")
     own = code.flags.data if code.flags is not None else ""
     sources = f"{name}.c main.c data.S"
     generated = GENERATED.removeprefix("/* ").removesuffix(" */")
     text = f"# {generated}\n\n"
-    files = "$(wildcard *.c *.h *.S *.bin *.weights)"
+    files = "$(wildcard *.c *.h *.S *.ld *.bin *.weights)"
     if code.build_command is not None:
         values = {"program": name, "sources": sources, "flags": own}
-        text += f"{name}.elf: {files}\n\t{Template.of(code.build_command.data).fill(values)}\n\n"
+        build = Template.of(code.build_command.data).fill(values)
+        text += f"{name}.elf: {files}\n\t{build}\n\n"
+        if has_script:
+            text += f"run:\n\t@{build} run\n\n.PHONY: run\n\n"
     if code.model is not None or not program.counts.commands:
         # What has no commands of the machine is C for any processor.
         options = f"{flags} {own} -DPENSTOCK_MODEL".replace("  ", " ")
@@ -285,7 +288,9 @@ int main(void) {{
 {inputs}  }};
   static void *const outputs[] = {{
 {outputs}  }};
-{regions}  int different = {name}_run(&context, weights, inputs, outputs);
+{regions}  penstock_before();
+  int different = {name}_run(&context, weights, inputs, outputs);
+  penstock_after();
   if (different) printf("fault %d, see {name}.h\\n", different);
 {checks}  printf(different ? "FAIL\\n" : "PASS\\n");
   return different ? 1 : 0;

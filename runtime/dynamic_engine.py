@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 
 from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError, did_you_mean
-from penstock.dialects.graph.dims import checked_sizes
+from penstock.dialects.graph.dims import Binding, checked_sizes
 from penstock.lowering.from_torch import TorchModel, is_torch_model, model_of_torch
-from penstock.runtime.compiler import LoadedProgram, bind_program, load_input, passes_for
+from penstock.runtime.compiler import LoadedProgram, bind_program, load_input
 from penstock.runtime.engine import Backend, Engine, compile_program, require_backend
 from penstock.runtime.engine_cache import CACHED_ENGINES, EngineCache
 from penstock.runtime.execution_context import Destinations, Runnable
+from penstock.runtime.pipeline import passes_for
 from penstock.runtime.schedules import read_schedules
 from penstock.runtime.signature import signature_of
 from penstock.runtime.symbolic_dims import open_dims
@@ -150,8 +151,10 @@ def compile(
     pipeline: str | None = None,
     machine_options: Mapping[str, object] | None = None,
     schedule: str | Path | None = None,
-    dims: Mapping[str, int] | None = None,
+    dims: Mapping[str, Binding] | None = None,
+    values: Mapping[str, Any] | None = None,
     allow_nan: bool = False,
+    max_trips: int | None = None,
     kernels: Sequence[str | Path] = (),
     threads: int = 1,
     measure: bool = False,
@@ -167,7 +170,10 @@ def compile(
     instead of what the compiler would decide.
 
     `dims` gives sizes to symbolic dimensions. If some are left, the result is a `DynamicEngine`, which is called as an
-    `Engine` is and compiles for the sizes of its inputs. `allow_nan` accepts weights that hold NaN. `kernels` are files
+    `Engine` is and compiles for the sizes of its inputs; one that is given a bound, `{"N": AtMost(16)}`, is a size of
+    each run, and one engine is for all. `values` fixes inputs of an ONNX model, each to a number or an
+    array: `{"sr": 16000}`; the engine does not take them any more. `allow_nan` accepts weights that hold NaN.
+    `max_trips` is the most lines that a `Loop` gives of which only a run knows how many there are. `kernels` are files
     of kernels, or texts, that `graph.kernel` and nodes of the domain `penstock` call. `threads` is how many run the
     loops of the host; the results are the same for any number. With `measure`, for a machine such as "native", kernels
     are compiled and run with several tiles each, and those that are fastest on this CPU are chosen.
@@ -179,7 +185,7 @@ def compile(
     elif example_inputs is not None:
         raise UserError("example inputs are for a module of PyTorch, and this is none")
     source = cast("str | Path | ModelProto", model)
-    program = load_input(source, dims=dims, allow_nan=allow_nan, kernels=kernels)
+    program = load_input(source, dims=dims, values=values, allow_nan=allow_nan, max_trips=max_trips, kernels=kernels)
     if open_dims(program.module):
         return DynamicEngine(
             program,

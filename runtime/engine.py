@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.dialects import alignment
 from penstock.dialects.diagnostics import UserError, nearest_or_all, warn_of
 from penstock.dialects.element_bits import same_bits
 from penstock.dialects.files import owned, write_whole
@@ -294,10 +295,10 @@ class Engine(Runnable):
     def _need(self) -> MemoryNeed:
         if self._native is not None:
             weight_bytes = sum(array.nbytes for array in self._native.weights.arrays)
-            return native_need(self.signature, weight_bytes, self._native.module.context_bytes)
+            return native_need(self.signature.largest(), weight_bytes, self._native.module.context_bytes)
         from penstock.runtime.memory_of_values import interpreter_need
 
-        return interpreter_need(self.module, self.signature)
+        return interpreter_need(self.module, self.signature.largest())
 
     def _interpret(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         from penstock.runtime.interpreter import run_module
@@ -332,7 +333,7 @@ class Engine(Runnable):
         from penstock.runtime.signature import signature_of
 
         names = signature_of(self.module).weights
-        return _NativeProgram(module, module.bind([owned(self.ctx.weights[name]) for name in names]))
+        return _NativeProgram(module, module.bind([alignment.on_line(owned(self.ctx.weights[name])) for name in names]))
 
 
 class _NativeProgram:
@@ -347,15 +348,19 @@ class _NativeProgram:
         context, weights = self.module.new_context(threads), self.weights
         specs = self.module.interface.outputs
         if all(same_bits(own.dtype, spec.dtype) for own, spec in zip(signature.outputs, specs, strict=True)):
+            if signature.bounds:
+                return lambda inputs, outputs: context.run_into(
+                    outputs, inputs, weights, [*signature.sizes_of(inputs).values()]
+                )
             return lambda inputs, outputs: context.run_into(outputs, inputs, weights)
 
         def run(inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
             # Where the code keeps elements otherwise than the model, it writes to arrays of its own.
             written = [
-                array if same_bits(array.dtype, spec.dtype) else np.empty(spec.shape, spec.dtype)
+                array if same_bits(array.dtype, spec.dtype) else np.empty(array.shape, spec.dtype)
                 for array, spec in zip(outputs, specs, strict=True)
             ]
-            context.run_into(written, inputs, weights)
+            context.run_into(written, inputs, weights, [*signature.sizes_of(inputs).values()])
             for output, array in zip(outputs, written, strict=True):
                 if array is not output:
                     output[...] = array.astype(output.dtype)
@@ -392,7 +397,7 @@ def compile_program(
     from penstock.runtime.compiler import compile_module
     from penstock.runtime.levels import require_level
     from penstock.runtime.report import FusionCount
-    from penstock.runtime.signature import signature_of
+    from penstock.runtime.signature import signature_of, with_extents
 
     signature = signature_of(program.module)
     fusion = FusionCount()
@@ -411,6 +416,7 @@ def compile_program(
     )
     if pipeline is not None and (until is not None or backend != "interpreter"):
         require_level(program.module, until or "accel", str(program.path))
+    signature = with_extents(signature, program.module)
     engine = Engine(program.module, program.ctx, signature, backend, verify=False)
     if threads > 1 and engine.backend == "interpreter":
         warn_of([INTERPRETED.format(threads)])

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.dialects import alignment
 from penstock.dialects.diagnostics import UserError, nearest_or_all
 from penstock.runtime.native import address_of
 from penstock.runtime.tensor_specs import Signature, TensorSpec, writable_array
@@ -90,14 +91,17 @@ class ExecutionContext(Runnable):
     ) -> tuple[list[Array], list[Array]]:
         inputs = self._signature.bind(arrays, named or {})
         specs = self._signature.outputs
+        if self._signature.bounds:
+            sizes = self._signature.sizes_of(inputs)
+            specs = [spec.at(sizes) for spec in specs]
         if out is None:
-            return inputs, [np.empty(spec.shape, spec.dtype) for spec in specs]
+            return inputs, [alignment.empty(spec.shape, spec.dtype) for spec in specs]
         # An input that is not dense is copied before the program runs.
         taken = [_extent(array) for array in inputs if array.flags.c_contiguous]
         outputs: list[Array] = []
         for spec, given in zip(specs, _in_order(self._signature, out), strict=True):
             if given is None:
-                outputs.append(np.empty(spec.shape, spec.dtype))
+                outputs.append(alignment.empty(spec.shape, spec.dtype))
                 continue
             array = _destination(spec, given)
             start, end = own = _extent(array)

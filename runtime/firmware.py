@@ -13,6 +13,7 @@ from xdsl.dialects.builtin import ModuleOp, f64, i64
 from xdsl.dialects.linalg.attrs import IteratorType
 from xdsl.dialects.linalg.ops import GenericOp
 
+from penstock.dialects.alignment import ALIGNMENT
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
 from penstock.dialects.machine import MemoryOp, TargetOp, find_target
 from penstock.dialects.machine.parts import CODE, DATA, WEIGHTS
@@ -21,8 +22,8 @@ from penstock.lowering.to_c.folder import weight_offsets
 
 SCRIPT = "link.ld"
 """The name of the script for the linker."""
-ALIGNMENT = 64
-"""Bytes that arrays in memory are aligned to."""
+STACK = 2048
+"""Bytes that are left for the stack at least, unless the linker is given `__stack_size`."""
 
 
 def require_memories(module: ModuleOp) -> TargetOp:
@@ -80,7 +81,7 @@ def linker_script(target: TargetOp) -> str:
         f"  {each.sym_name.data} : ORIGIN = {each.begin:#010x}, LENGTH = {each.bytes}\n" for each in target.memories()
     ]
     names = {what: memory_of(target, what).sym_name.data for what in (CODE, WEIGHTS, DATA)}
-    return _SCRIPT.format(generated=GENERATED, memories="".join(lines), **names)
+    return _SCRIPT.format(generated=GENERATED, stack=STACK, memories="".join(lines), **names)
 
 
 _SCRIPT = """\
@@ -98,5 +99,6 @@ SECTIONS
   .weights : {{ *(.weights) }} > {weights}
   .bss (NOLOAD) : {{ __bss_start__ = .; *(.bss*) *(COMMON) . = ALIGN(8); __bss_end__ = .; end = .; }} > {data}
   __stack_top = ORIGIN({data}) + LENGTH({data});
+  ASSERT(__bss_end__ + (DEFINED(__stack_size) ? __stack_size : {stack}) <= __stack_top, "the stack would overlap data")
 }}
 """

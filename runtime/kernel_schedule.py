@@ -24,10 +24,11 @@ from penstock.passes.analysis.kernels import device_of, is_mover, kernels, machi
 from penstock.passes.schedule.deciding import sequence_of
 from penstock.passes.schedule.schedule import Schedule
 from penstock.passes.schedule.sections import LOOPS, ON_CHIP, SECTIONS, START, changes, section_begun_by
-from penstock.runtime.compiler import load_input, passes_for
+from penstock.runtime.compiler import load_input
 from penstock.runtime.interpreter import run_function
 from penstock.runtime.levels import level_of
 from penstock.runtime.pass_manager import run_passes, verify
+from penstock.runtime.pipeline import passes_for
 from penstock.runtime.schedules import schedules_text
 
 if TYPE_CHECKING:
@@ -201,7 +202,7 @@ def schedule(
 
     The program is compiled up to where kernels are cut into tiles. Raises UserError for an unknown kernel.
     """
-    from penstock.runtime.compiler import attach_machine
+    from penstock.runtime.machines import attach_machine
 
     is_text = isinstance(model, str | Path) and Path(model).suffix == ".pk"
     program = load_input(model, dims=dims, kernel=kernel if is_text else None)

@@ -19,6 +19,7 @@ from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.ir import Block, Region, SSAValue
 from xdsl.passes import ModulePass
 
+from penstock.dialects import alignment
 from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.machine import TargetOp
@@ -29,9 +30,9 @@ from penstock.passes.analysis.kernels import ENTRY, kernels, machine_of, process
 from penstock.passes.schedule.deciding import KERNEL_TYPE, schedules_of
 from penstock.passes.schedule.sections import START, decides, kernel_in, new_sequence, section_of
 from penstock.passes.toolchain import load
-from penstock.runtime.compiler import passes_for
 from penstock.runtime.native import NativeModule, Parameter, build
 from penstock.runtime.pass_manager import run_passes
+from penstock.runtime.pipeline import passes_for
 
 WHOLE = -1
 """The rank with which `tile` leaves a kernel to the loops that the lowering to C chooses."""
@@ -192,7 +193,7 @@ def _fastest(candidates: Sequence[Candidate]) -> transform.NamedSequenceOp:
     """The schedule of the candidate that takes the least time, with a remark."""
     contexts = [NativeModule(each.source, load(each.library.result())).new_context() for each in candidates]
     inputs = [_random(each) for each in candidates[0].source.inputs]
-    outputs = [np.empty(each.shape, each.dtype) for each in candidates[0].source.outputs]
+    outputs = [alignment.empty(each.shape, each.dtype) for each in candidates[0].source.outputs]
     weights = contexts[0].module.bind(())
 
     def seconds(number: int, calls: int) -> float:

@@ -39,7 +39,7 @@ def named_pipelines() -> Mapping[str, Callable[[ArgSpec, str], str]]:
 def _for_machine(machine: str | None) -> Callable[[ArgSpec, str], str]:
     def text(spec: ArgSpec, place: str) -> str:
         from penstock.lowering.from_machine_toml import load_machine
-        from penstock.runtime.compiler import pipeline
+        from penstock.runtime.pipeline import pipeline
 
         options: dict[str, Any] = dict(OPTIONS)
         for name, values in spec.parameters.items():

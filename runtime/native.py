@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.dialects import alignment
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.element_bits import DType, same_bits, stored
 from penstock.passes.toolchain import CompilerFault, build_library, load
@@ -28,10 +29,13 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
-ALIGNMENT = 64
-"""Bytes that a context is aligned to."""
-
-FAULTS = {1: "division by zero", 2: "an index outside its dimension"}
+FAULTS = {
+    1: "division by zero",
+    2: "an access that is out of bounds",
+    3: "more iterations of a loop than there may be",
+    4: "a cf.assert of the program does not hold",
+    5: "a size that is not from 1 to its bound",
+}
 """What the entry returns, in words."""
 
 
@@ -78,6 +82,10 @@ class Interface(Protocol):
     def weights(self) -> Sequence[Parameter]: ...
     @property
     def outputs(self) -> Sequence[Parameter]: ...
+    @property
+    def sizes(self) -> Sequence[tuple[str, int]]:
+        """The sizes that each run gives, with their bounds."""
+        ...
 
 
 class Library(Protocol):
@@ -93,16 +101,14 @@ class NativeContext:
         """Start its threads, by default all that the code has; raises UserError for more, and if they do not start."""
         self.module = module
         size = module.context_bytes
-        self._memory = np.empty(size + ALIGNMENT, np.uint8)
-        start = -self._memory.ctypes.data % ALIGNMENT
-        self._context = self._memory[start : start + size]
+        self._context = alignment.empty([size], np.dtype(np.uint8))
         self._context[: 8 * len(_COUNTERS)] = 0
         address = self._context.ctypes.data
         self._address = ctypes.c_void_p(address)
         self._inputs = Pointers(len(module.interface.inputs))
         self._outputs = Pointers(len(module.interface.outputs))
         self._lock = threading.Lock()
-        module.start(self, address, self._memory, threads)
+        module.start(self, address, self._context, threads)
 
     def __call__(self, inputs: Sequence[Array], weights: Sequence[Array] = ()) -> list[Array]:
         """
@@ -111,14 +117,19 @@ class NativeContext:
         A second thread waits until the first is done. Raises UserError for arrays of another number, shape or
         element type, and for a fault of the program.
         """
-        outputs = [np.empty(spec.shape, spec.dtype) for spec in self.module.interface.outputs]
+        if self.module.interface.sizes:
+            raise UserError("the sizes of a run are needed: call it through an engine")
+        outputs = [alignment.empty(spec.shape, spec.dtype) for spec in self.module.interface.outputs]
         self.run_into(outputs, inputs, self.module.bind(weights))
         return outputs
 
-    def run_into(self, outputs: Sequence[Array], inputs: Sequence[Array], weights: BoundArrays) -> None:
+    def run_into(
+        self, outputs: Sequence[Array], inputs: Sequence[Array], weights: BoundArrays, sizes: Sequence[int] = ()
+    ) -> None:
         """
         As calling it, on weights that are bound, with the results in `outputs`: dense arrays of the right shapes and
-        types, up to the signs of integers, none of which shares memory with another array.
+        types, up to the signs of integers, none of which shares memory with another array. `sizes` are those that only
+        a run knows.
         """
         module = self.module
         # Those that are copied have to live until the program is done.
@@ -126,7 +137,8 @@ class NativeContext:
         with self._lock:
             self._inputs.set(taken)
             self._outputs.set(outputs)
-            fault = module.entry(self._address, weights.pointers.start, self._inputs.start, self._outputs.start)
+            last = [(ctypes.c_int64 * len(sizes))(*sizes)] if sizes else []
+            fault = module.entry(self._address, weights.pointers.start, self._inputs.start, self._outputs.start, *last)
         if fault:
             raise UserError(f"the program stopped: {FAULTS.get(fault, f'fault {fault}')}")
 
@@ -148,7 +160,7 @@ class NativeModule:
         self.context_bytes = int(size())
         self.entry: Any = library[f"{interface.name}_run"]
         self.entry.restype = ctypes.c_int
-        self.entry.argtypes = [ctypes.c_void_p] * 4
+        self.entry.argtypes = [ctypes.c_void_p] * (5 if interface.sizes else 4)
         self.threads = 1
         """How many threads run a parallel loop, at most."""
         if hasattr(library, f"{interface.name}_start"):
@@ -275,13 +287,18 @@ def _checked(what: str, spec: Parameter, array: Array) -> Array:
     if type(array) is not np.ndarray or array.dtype != spec.dtype or array.shape != spec.shape:
         array = stored(np.asarray(array))
         # Integers are signless: unsigned arrays are taken as they are.
-        if not same_bits(array.dtype, spec.dtype) or not array.dtype.isnative or array.shape != spec.shape:
+        if not same_bits(array.dtype, spec.dtype) or not array.dtype.isnative or not _fits(array.shape, spec.shape):
             raise UserError(
                 f'the {what} "{spec.name}" has the shape {array.shape} and elements of type {array.dtype}, and the '
                 f"program takes {spec.shape} and {spec.dtype}"
             )
     flags = array.flags
     return array if flags.c_contiguous and flags.aligned else array.copy(order="C")
+
+
+def _fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    """Whether an array has a shape, in which negative sizes are known only in a run."""
+    return len(shape) == len(wanted) and all(size == own or own < 0 for size, own in zip(shape, wanted, strict=True))
 
 
 _HEADER_BYTES = object.__basicsize__

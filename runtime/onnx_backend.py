@@ -37,6 +37,7 @@ from penstock.runtime.engine import Backend, Engine, compile_program
 from penstock.runtime.engine_cache import EngineCache
 from penstock.runtime.signature import signature_of
 from penstock.runtime.specialize import FittedInputs, Specialiser
+from penstock.runtime.tensor_specs import lines_of_run
 
 Array = NDArray[Any]
 Outputs: TypeAlias = tuple[Any, ...]
@@ -57,6 +58,8 @@ class Target:
     """The level to stop at; by default the lowest."""
     allow_nan: bool = False
     """Whether weights may hold NaN."""
+    max_trips: int | None = None
+    """The most lines of an output of which a run decides how many there are, as in `import_model`."""
 
     def __post_init__(self) -> None:
         if self.level == "graph" and (self.backend != "interpreter" or self.machine is not None):
@@ -64,7 +67,7 @@ class Target:
 
     def engine(self, model: ModelProto, dims: Mapping[str, int], name: str) -> Engine:
         """The model, imported and ready to run."""
-        program = import_program(model, dims, name=name, allow_nan=self.allow_nan)
+        program = import_program(model, dims, name=name, allow_nan=self.allow_nan, max_trips=self.max_trips)
         if self.level == "graph":
             return Engine(program.module, program.ctx, signature_of(program.module), self.backend)
         return compile_program(program, machine=self.machine, until=self.level, backend=self.backend)
@@ -98,7 +101,10 @@ class PreparedModel(BackendRep):
         else:
             ordered = [self._array(value) for value in cast(Sequence[Any], inputs)]
         fitted = self._specialiser.fit(ordered, named, {})
-        results = self._engine(fitted).run(fitted.ordered, fitted.named)
+        engine = self._engine(fitted)
+        results = lines_of_run(engine.signature, engine.run(fitted.ordered, fitted.named))
+        given = dict(zip((each.name for each in engine.signature.outputs), results, strict=True))
+        results = [given[name] for name in self.outputs]
         return namedtupledict("Outputs", self.outputs)(*results)
 
     def _array(self, value: object) -> Array:

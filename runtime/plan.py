@@ -10,12 +10,15 @@ block of each. Numbers are little-endian; `include/penstock.h` is a second reade
                16  u64      bytes of the file
                24  u32 u32  number of sections, 0
                32  for each section: 16 bytes name, u64 offset, u64 bytes, u32 checksum, u32 0
-    about       JSON: versions of Penstock and of the compiler, machine, level, bytes of the arena and of scopes
+    about       JSON: versions of Penstock and of the compiler, machine, level, bytes of the arena and of scopes;
+                for each output the name of the one that counts its lines, "" for most, if there are any;
+                where sizes are known only in a run, what they are called, their bounds, and the shapes that they make
     cpu         a line for the system and the instruction set, another for the features of the CPU that the code needs
     tensors     u32 inputs, u32 weights, u32 outputs, u32 weights that the code takes, which are the first; for each
                 tensor, in this order: u32 index in DTYPES, u32 rank, u64 bytes, u64 offset (of a weight, in that
                 section), u32 offset of its shape in this section, u32 offset of its name, u32 bytes of its name, u32 0;
-                the shapes, i64 each; the names, with a zero after each
+                the shapes, i64 each, -1 for a size that only a run knows, whose bytes are those at its bound; the
+                names, with a zero after each
     code        the shared object; not there in a plan for the interpreter, nor in one that LLVM compiles
     weights     the weights, each at a multiple of 64 bytes
     ir          the lowered program as text, with locations
@@ -42,6 +45,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.dialects.alignment import ALIGNMENT
 from penstock.dialects.cpu import architecture, cpu_features
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.element_bits import DType, is_narrow_integer, stored
@@ -55,7 +59,6 @@ FORMAT = 1
 """The version of the format; another one is refused."""
 MAGIC = b"\x89PENPLAN"
 BLOCK_BYTES = 4096
-WEIGHT_ALIGNMENT = 64
 SUFFIX = ".plan"
 ENTRY = "main"
 """What the functions of the code are called after."""
@@ -105,6 +108,8 @@ class CodeInterface:
     inputs: tuple[TensorSpec, ...]
     weights: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+    sizes: tuple[tuple[str, int], ...] = ()
+    """The sizes that each run gives, with their bounds."""
     name: str = ENTRY
     """What its functions are called after."""
 
@@ -140,7 +145,10 @@ class PlanFile:
     def interface(self) -> CodeInterface:
         """What the machine code takes."""
         held = _weight_specs(self.weight_arguments, self.weights)
-        return CodeInterface(_as_stored(self.signature.inputs), _as_stored(held), _as_stored(self.signature.outputs))
+        signature = self.signature
+        return CodeInterface(
+            _as_stored(signature.inputs), _as_stored(held), _as_stored(signature.outputs), signature.bounds
+        )
 
     @cached_property
     def text(self) -> str:
@@ -224,9 +232,48 @@ def _read(name: str, contents: memoryview) -> PlanFile:
     try:
         about = json.loads(bytes(sections["about"]))
         signature, weights, names = _read_tensors(sections["tensors"], sections["weights"])
+        signature = _with_sizes(_with_counts(signature, about.get("counts")), about.get("sizes"))
     except (KeyError, ValueError, struct.error, IndexError) as error:
         raise UserError(f"the sections of the plan do not fit: {error!r}", loc=name) from None
     return PlanFile(name, about, signature, weights, names, sections, contents)
+
+
+def _with_counts(signature: Signature, counts: Sequence[str] | None) -> Signature:
+    """A signature with what `counts_of` wrote."""
+    if counts is None:
+        return signature
+    outputs = tuple(replace(spec, count=count) for spec, count in zip(signature.outputs, counts, strict=True))
+    return replace(signature, outputs=outputs)
+
+
+def counts_of(signature: Signature) -> dict[str, Any]:
+    """What the section `about` says of the outputs whose lines another one counts."""
+    counts = [spec.count for spec in signature.outputs]
+    return {"counts": counts} if any(counts) else {}
+
+
+def _with_sizes(signature: Signature, sizes: Mapping[str, Any] | None) -> Signature:
+    """A signature with what `sizes_of` wrote of sizes that only a run knows."""
+    if sizes is None:
+        return signature
+
+    def opened(specs: Sequence[TensorSpec], known: Sequence[Any]) -> tuple[TensorSpec, ...]:
+        found: list[TensorSpec] = []
+        for spec, (dims, written) in zip(specs, known, strict=True):
+            extents = tuple(tuple((int(factor), tuple(names)) for factor, names in extent) for extent in written)
+            found.append(replace(spec, dims=tuple(dims), extents=extents))
+        return tuple(found)
+
+    inputs, outputs = opened(signature.inputs, sizes["inputs"]), opened(signature.outputs, sizes["outputs"])
+    return Signature(inputs, outputs, signature.weights, tuple((name, int(most)) for name, most in sizes["bounds"]))
+
+
+def sizes_of(signature: Signature) -> dict[str, Any]:
+    """What the section `about` says of sizes that only a run knows: their bounds, and shapes as sums of products."""
+    if not signature.bounds:
+        return {}
+    inputs, outputs = ([(each.dims, each.extents) for each in specs] for specs in (signature.inputs, signature.outputs))
+    return {"sizes": {"bounds": signature.bounds, "inputs": inputs, "outputs": outputs}}
 
 
 def _checked_sections(name: str, contents: memoryview) -> dict[str, memoryview]:
@@ -318,7 +365,7 @@ def write_plan(
     at = 0
     for name, array in weights.items():
         offsets[name] = at
-        at += _padded(array.nbytes, WEIGHT_ALIGNMENT)
+        at += _padded(array.nbytes, ALIGNMENT)
     names = list(dict.fromkeys((*weight_arguments, *weights)))
     table = _tensor_table(signature, _weight_specs(names, weights), len(weight_arguments), offsets)
     small: dict[str, bytes | None] = {
@@ -355,13 +402,14 @@ def _tensor_table(signature: Signature, weights: Sequence[TensorSpec], taken: in
         *((spec, offsets[spec.name]) for spec in weights),
         *((spec, 0) for spec in signature.outputs),
     ]
+    bounds = dict(signature.bounds)
     records, shapes, names = bytearray(), bytearray(), bytearray()
     shapes_at = _COUNTS.size + len(specs) * _TENSOR.size
     names_at = shapes_at + 8 * sum(len(spec.shape) for spec, _ in specs)
     for spec, offset in specs:
         name, rank = spec.name.encode(), len(spec.shape)
         places = (shapes_at + len(shapes), names_at + len(names), len(name), 0)
-        records += _TENSOR.pack(DTYPES.index(spec.dtype.name), rank, argument_bytes([spec]), offset, *places)
+        records += _TENSOR.pack(DTYPES.index(spec.dtype.name), rank, argument_bytes([spec.at(bounds)]), offset, *places)
         shapes += struct.pack(f"<{rank}q", *spec.shape)
         names += name + b"\0"
     counts = _COUNTS.pack(len(signature.inputs), len(weights), len(signature.outputs), taken)

@@ -19,7 +19,7 @@ from penstock.lowering.to_text import located_text
 from penstock.passes.toolchain import find_compiler
 from penstock.runtime.levels import level_of
 from penstock.runtime.native import build
-from penstock.runtime.plan import MAGIC, write_plan
+from penstock.runtime.plan import MAGIC, counts_of, sizes_of, write_plan
 from penstock.runtime.signature import signature_of
 from penstock.runtime.tensor_specs import Signature
 from penstock.runtime.weights import weight_uses
@@ -76,6 +76,7 @@ def write_program(
         about |= {"backend": "llvm"}
     if source is not None:
         about |= {"arena_bytes": source.arena_bytes, "scope_bytes": dict(source.scope_bytes)}
+    about |= counts_of(signature) | sizes_of(signature)
     if source is not None and source.threads > 1:
         about |= {"threads": source.threads}
     weights = {name: ctx.weights[name] for name in names}

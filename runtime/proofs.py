@@ -12,12 +12,12 @@ from penstock.passes.analysis.memory.memory_problems import checked_problems
 from penstock.passes.analysis.thread_safety import prove_threads
 
 
-def prove(module: ModuleOp, *, hazards: bool = True) -> None:
+def prove(module: ModuleOp, *, plan: bool = True, hazards: bool = True) -> None:
     """
-    Prove that a program is safe: every op that names an intrinsic is that intrinsic; the offsets that are written are
-    aligned, inside their scopes, and give no byte to two live buffers; and, with `hazards`, its kernels are free of
-    races, deadlocks, leaks and overflows and within the machine's limits. Iterations that several threads run are
-    independent.
+    Prove that a program is safe: every op that names an intrinsic is that intrinsic; with `plan` the offsets that are
+    written are aligned, inside their scopes, and give no byte to two live buffers; and, with `hazards`, its kernels are
+    free of races, deadlocks, leaks and overflows and within the machine's limits. Iterations that several threads run
+    are independent.
 
     Required: a module that verifies; above the loop level there is nothing to prove, and buffers without an offset are
     left out. That the program computes what its author meant is not proved. Raises UserError, at an op, for what does
@@ -32,7 +32,7 @@ def prove(module: ModuleOp, *, hazards: bool = True) -> None:
         for op in kernel.walk():
             if isinstance(op, GenericOp) and op.library_call is not None:
                 prove_named(op, target)
-    if any(isinstance(op, Allocation) for op in module.walk()):
+    if plan and any(isinstance(op, Allocation) for op in module.walk()):
         checked_problems(module, placed_only=True, partial=True)
     prove_threads(module)
     if hazards and any(type(op) in _COMMANDS for op in module.walk()):

@@ -144,7 +144,7 @@ class Provenance:
         runs = list(calls(self.run))
         spans: list[CallSpan] = []
         now, number = 0, 0
-        for call in trace_calls(self.module, commands=False):
+        for call in trace_calls(self.module):
             name, steps = call.function.sym_name.data, time.spans(call.op)[0]
             if name in known and number < len(runs) and runs[number][1].kernel == name:
                 begin, run = runs[number]

@@ -21,6 +21,7 @@ from xdsl.passes import ModulePass
 
 from penstock.dialects.accel import ExecOp
 from penstock.dialects.diagnostics import UserError
+from penstock.dialects.functions import bounds_of
 from penstock.dialects.graph import FusedOp
 from penstock.dialects.upstream.scf import ForallOp
 from penstock.passes.analysis.kernels import (
@@ -36,7 +37,7 @@ from penstock.passes.analysis.loops import iteration_count, threads_of
 from penstock.passes.analysis.memory.memory_problems import ARENA, ScopePlan, plan_report
 from penstock.passes.graph.fuse import GraphFusePass
 from penstock.passes.graph.fusion.nodes import is_groupable
-from penstock.runtime.compiler import LEVELS, level_of
+from penstock.runtime.levels import LEVELS, level_of
 
 if TYPE_CHECKING:
     from penstock.lowering.to_c import CSource
@@ -127,7 +128,7 @@ class CompileReport:
     groups: int | None
     """What fusion made of them."""
     kernels: int
-    """Calls of kernels in one run, of groups at graph level: a group is cut where the device changes."""
+    """Places that call kernels, groups at graph level: a group is cut where the device changes."""
     machine_kernels: int | None
     """How many of them run on the machine; None before devices are assigned."""
     host_reason: str
@@ -135,7 +136,7 @@ class CompileReport:
     host_reason_kernels: int
     """The calls that it is given for."""
     macs: int | None
-    """Multiply-accumulates of one run; None at graph level."""
+    """Multiply-accumulates of one run, loops of unknown trips taken once; None at graph level."""
     machine_macs: int | None
     crossing_bytes: int | None
     """What kernels hand to kernels on the other device in one run; None before devices are assigned."""
@@ -243,8 +244,9 @@ def report_on(
     assigned = target is not None and below_graph
     macs = sum(placement.macs for placement in placements)
     if below_graph and target is None:
-        calls = {placement.kernel: placement.calls for placement in placements}
-        macs = sum(calls[kernel.sym_name.data] * multiply_accumulates(kernel) for kernel in kernels(module))
+        runs = {placement.kernel: placement.runs for placement in placements}
+        macs = sum(runs[kernel.sym_name.data] * multiply_accumulates(kernel) for kernel in kernels(module))
+    is_open = any(bounds_of(op) for op in module.ops if isinstance(op, FuncOp))
     plans = plan_report(module) if placed else []
     threaded = threaded_loops(module)
     uses = _fullest(plans, [*target.scopes()] if target is not None else [])
@@ -258,7 +260,7 @@ def report_on(
         machine_kernels=sum(p.calls for p in placements if p.device != HOST) if assigned else None,
         host_reason=reason,
         host_reason_kernels=reason_kernels,
-        macs=macs if below_graph else None,
+        macs=macs if below_graph and not is_open else None,
         machine_macs=sum(p.macs for p in placements if p.device != HOST) if assigned else None,
         crossing_bytes=sum(p.crossing for p in placements) if assigned else None,
         scopes=tuple(use for use in uses if use.scope != ARENA) if placed else None,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from math import prod
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,6 +60,10 @@ def writable_array(what: str, value: Any) -> Array:
     return array
 
 
+Extent: TypeAlias = "tuple[tuple[int, tuple[str, ...]], ...]"
+"""A size as a sum of products: of a factor, and of the sizes of these names."""
+
+
 @dataclass(frozen=True)
 class TensorSpec:
     """An input or output: its name, shape and element type; a size that is not bound is -1."""
@@ -71,6 +76,19 @@ class TensorSpec:
     """The type of its elements."""
     dims: tuple[str, ...] = ()
     """The names of the dimensions that are not bound, "" for all others; empty if all are."""
+    extents: tuple[Extent, ...] = ()
+    """What the sizes of each run are; empty if all are bound, or an engine is made for each."""
+    count: str = ""
+    """Of an output, the name of the one that says how many of its lines a run gives; "" where it gives all."""
+
+    def at(self, sizes: Mapping[str, int]) -> TensorSpec:
+        """As it is in a run with these sizes."""
+        if not self.extents:
+            return self
+        shape = tuple(
+            sum(factor * prod(sizes[name] for name in names) for factor, names in extent) for extent in self.extents
+        )
+        return TensorSpec(self.name, shape, self.dtype, count=self.count)
 
     @property
     def is_static(self) -> bool:
@@ -80,7 +98,7 @@ class TensorSpec:
     @property
     def named_shape(self) -> str:
         """The shape with the names of dimensions, `Nx3`; `?` where one has none."""
-        names = self.dims or [""] * len(self.shape)
+        names = [_extent_words(extent) for extent in self.extents] or self.dims or [""] * len(self.shape)
         words = [name or "?" if size == UNBOUND else str(size) for size, name in zip(self.shape, names, strict=True)]
         return "x".join(words) or "scalar"
 
@@ -119,13 +137,20 @@ class TensorSpec:
         return f'"{self.name}": {self.named_shape} {self.dtype}'
 
 
+def _extent_words(extent: Extent) -> str:
+    return "+".join(
+        "*".join([*([str(factor)] if factor != 1 or not names else []), *names]) for factor, names in extent
+    )
+
+
 @dataclass
 class BoundDims:
     """The sizes that symbolic dimensions have been given so far, and by what."""
 
     sizes: dict[str, int] = field(default_factory=dict[str, int])
     """By the name of the dimension."""
-    _sources: dict[str, str] = field(default_factory=dict[str, str])
+    sources: dict[str, str] = field(default_factory=dict[str, str])
+    """What said so."""
 
     @classmethod
     def by_hand(cls, sizes: Mapping[str, int], by: str = "--dim") -> BoundDims:
@@ -146,7 +171,7 @@ class BoundDims:
             if size < 1:
                 raise UserError(f"{name} must be at least 1, but input {owner} has {size} there ({where})")
             before = self.sizes.setdefault(name, size)
-            by = self._sources.setdefault(name, f"input {owner} ({where})")
+            by = self.sources.setdefault(name, f"input {owner} ({where})")
             if before != size:
                 raise UserError(f"{name} is {before} by {by}, but input {owner} has {size} there ({where})")
 
@@ -161,6 +186,31 @@ class Signature:
     """What it gives."""
     weights: tuple[str, ...] = ()
     """Those that @main takes behind its inputs; an engine holds them."""
+    bounds: tuple[tuple[str, int], ...] = ()
+    """The sizes that each run has its own of, with the largest that they may be."""
+
+    def sizes_of(self, inputs: Sequence[Array]) -> dict[str, int]:
+        """
+        The sizes of a run with these inputs, in order.
+
+        Raises UserError where two sizes of one name differ, and for one that is past its bound.
+        """
+        if not self.bounds:
+            return {}
+        found = self.dims_of(inputs, {})
+        for name, most in self.bounds:
+            if found.sizes[name] > most:
+                raise UserError(
+                    f"{name} is at most {most}, but is {found.sizes[name]} by {found.sources[name]}",
+                    notes=[f"compile for more: --dim '{name}<={found.sizes[name]}'"],
+                )
+        return {name: found.sizes[name] for name, _ in self.bounds}
+
+    def largest(self) -> Signature:
+        """As it is where all sizes are at their bounds."""
+        bounds = dict(self.bounds)
+        inputs, outputs = (tuple(spec.at(bounds) for spec in specs) for specs in (self.inputs, self.outputs))
+        return Signature(inputs, outputs, self.weights)
 
     @property
     def symbols(self) -> tuple[str, ...]:
@@ -209,3 +259,10 @@ class Signature:
     def describe(self) -> str:
         """The inputs in words."""
         return "the inputs are " + (", ".join(map(str, self.inputs)) or "none")
+
+
+def lines_of_run(signature: Signature, outputs: Sequence[Array]) -> list[Array]:
+    """Outputs without the lines that a run did not give, where another output counts those that it gave."""
+    numbers = {spec.name: output for spec, output in zip(signature.outputs, outputs, strict=True)}
+    counts = [numbers[spec.count] if spec.count else None for spec in signature.outputs]
+    return [each if count is None else each[: int(count)] for each, count in zip(outputs, counts, strict=True)]

@@ -12,6 +12,7 @@ from penstock.tools.text import STDIN, write_output
 
 if TYPE_CHECKING:
     from penstock.dialects.context import PenstockContext
+    from penstock.dialects.graph.dims import Binding
     from penstock.runtime.compiler import LoadedProgram
 
 SWEPT = ("machines", "planner", "tiler", "on-chip", "depth", "schedule", "passes")
@@ -38,9 +39,22 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=SIZE",
         action="append",
         default=[],
-        help="the size of a symbolic dimension, such as batch=1",
+        help="the size of a symbolic dimension, such as batch=1, or with compile and run the largest, 'batch<=16'",
+    )
+    parser.add_argument(
+        "--value",
+        metavar="NAME=NUMBER",
+        action="append",
+        default=[],
+        help="fix an input of an ONNX model that has one element, such as sr=16000; repeatable",
     )
     parser.add_argument("--allow-nan", action="store_true", help="accept an ONNX model with weights that hold NaN")
+    parser.add_argument(
+        "--max-trips",
+        metavar="N",
+        type=positive,
+        help="the most lines that a Loop of an ONNX model gives where only a run knows how many there are",
+    )
     add_kernels(parser)
 
 
@@ -194,8 +208,8 @@ def print_passes(args: argparse.Namespace, program: LoadedProgram, until: str, t
     """Print the passes that would lower a program to level `until`, if `--print-pipeline` asks for them."""
     if not args.print_pipeline:
         return False
-    from penstock.runtime.compiler import passes_for
     from penstock.runtime.pass_manager import pipeline_text
+    from penstock.runtime.pipeline import passes_for
 
     options, threads = machine_options(args), getattr(args, "threads", None)
     count, measure = 1 if threads is None else threads, bool(getattr(args, "measure", False))
@@ -259,22 +273,92 @@ def natural(word: str) -> int:
     return int(word)
 
 
+def positive(word: str) -> int:
+    """The number from 1 in a word, for argparse."""
+    if not (word.isascii() and word.isdecimal() and len(word) <= MAX_DIGITS) or int(word) < 1:
+        raise argparse.ArgumentTypeError(f'"{word}" is no integer from 1')
+    return int(word)
+
+
+def byte_size(word: str) -> int:
+    """The number of bytes in a word, for argparse."""
+    from penstock.dialects.byte_sizes import read_byte_size
+
+    size = read_byte_size(word)
+    if size is None:
+        raise argparse.ArgumentTypeError(f'"{word[:MAX_DIGITS]}" is no number of bytes, as 65536 or 64K')
+    return size
+
+
 def read_dims(words: Sequence[str]) -> dict[str, int]:
     """
     The sizes in `NAME=SIZE` words.
 
     Raises UserError for a word of another form, a size below 1, and two sizes of one name.
     """
-    dims: dict[str, int] = {}
+    return _numbers(words, "=", "--dim batch=1")
+
+
+def read_bindings(words: Sequence[str]) -> dict[str, Binding]:
+    """
+    The sizes in `NAME=SIZE` words, and the bounds in `NAME<=SIZE` words.
+
+    Raises UserError as `read_dims`.
+    """
+    from penstock.dialects.graph.dims import AtMost
+
+    bounded = [word for word in words if "<=" in word]
+    bounds = _numbers(bounded, "<=", "--dim 'batch<=16'")
+    sizes = _numbers([word for word in words if word not in bounded], "=", "--dim batch=1 or --dim 'batch<=16'")
+    if twice := [name for name in bounds if name in sizes]:
+        raise UserError(f"the dimension {twice[0]} is given a size and a bound", status=USAGE)
+    return {**sizes, **{name: AtMost(bound) for name, bound in bounds.items()}}
+
+
+def _numbers(words: Sequence[str], sign: str, example: str) -> dict[str, int]:
+    found: dict[str, int] = {}
     for word in words:
-        name, _, size = word.rpartition("=")
+        name, _, size = word.rpartition(sign)
         # Python refuses to read numbers of thousands of digits.
-        if not name or not size.isdecimal() or len(size) > MAX_DIGITS or int(size) < 1:
-            raise UserError(f'"{word}" is no size of a dimension', notes=["write --dim batch=1"], status=USAGE)
-        if dims.setdefault(name, int(size)) != int(size):
-            message = f"the dimension {name} is bound twice, to {dims[name]} and to {int(size)}"
+        is_size = size.isdecimal() and len(size) <= MAX_DIGITS and int(size) > 0
+        if not name or name[-1] in "<>" or not is_size:
+            raise UserError(f'"{word}" is no size of a dimension', notes=[f"write {example}"], status=USAGE)
+        if found.setdefault(name, int(size)) != int(size):
+            message = f"the dimension {name} is bound twice, to {found[name]} and to {int(size)}"
             raise UserError(message, status=USAGE)
-    return dims
+    return found
+
+
+def read_values(words: Sequence[str]) -> dict[str, bool | int | float]:
+    """
+    The numbers in `NAME=NUMBER` words, `true` and `false` among them.
+
+    Raises UserError for a word of another form, and for two numbers of one name.
+    """
+    values: dict[str, bool | int | float] = {}
+    for line, word in enumerate(words, start=1):
+        name, _, text = word.rpartition("=")
+        number = _number(text)
+        if not name or number is None:
+            place = f"--value:{line}:{len(name) + 2 if name else 1}"
+            raise UserError(f'"{word}" fixes no input', loc=place, notes=["write --value sr=16000"], status=USAGE)
+        if name in values:
+            raise UserError(f'the input "{name}" is fixed twice', loc=f"--value:{line}:1", status=USAGE)
+        values[name] = number
+    return values
+
+
+def _number(text: str) -> bool | int | float | None:
+    if text in ("true", "false"):
+        return text == "true"
+    if len(text) > 4 * MAX_DIGITS or "_" in text:
+        return None
+    for read in (int, float):
+        try:
+            return read(text)
+        except ValueError:
+            continue
+    return None
 
 
 def write_texts(args: argparse.Namespace, texts: Sequence[tuple[str, str, str]]) -> None:

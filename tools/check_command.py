@@ -22,6 +22,7 @@ from penstock.tools.arguments import (
     natural,
     print_passes,
     read_dims,
+    read_values,
     say,
 )
 
@@ -64,14 +65,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from penstock.runtime.compiler import load_input, passes_for
+    from penstock.runtime.compiler import load_input
     from penstock.runtime.interpreter import Order, read_order
     from penstock.runtime.memory import require_memory
     from penstock.runtime.memory_of_values import interpreter_need
     from penstock.runtime.pass_manager import PassFault, verify
+    from penstock.runtime.pipeline import passes_for
     from penstock.runtime.schedules import require_applied
     from penstock.runtime.signature import signature_of
-    from penstock.runtime.symbolic_dims import require_bound
+    from penstock.runtime.symbolic_dims import bounded_dims, require_bound
+    from penstock.tools.check_sizes import check_sizes
     from penstock.tools.lockstep import INTERLEAVINGS, Lockstep, ProgramBroken, default_inputs
     from penstock.tools.programs import load_for_inputs
     from penstock.tools.reduce import Reducer, reduce_to_file
@@ -84,13 +87,16 @@ def execute(args: argparse.Namespace) -> int:
     interleavings: list[Order] = [*INTERLEAVINGS]
     if args.interleaving:
         interleavings = [read_order(word) for word in args.interleaving.split(",")]
-    program = load_for_inputs(args, given)
+    program = load_for_inputs(args, given, takes_bounds=True)
     verify(program.module, program.parsed)
     if print_passes(args, program, args.until, args.pipeline):
         return 0
     give_schedules(args, program.ctx)
     options = machine_options(args)
     passes = passes_for(program.module, args.until, args.machine, args.pipeline, machine_options=options)
+    if bounded_dims(program.module):
+        check_sizes(args, program, passes, interleavings, (lambda text: None) if args.quiet else print)
+        return 0
     passes = (*passes, *(BACKENDS[name]() for name in args.backend))
     signature = signature_of(program.module)
     require_memory(interpreter_need(program.module, signature))
@@ -102,7 +108,14 @@ def execute(args: argparse.Namespace) -> int:
     given_module = program.module.clone() if args.reduce is not None else None
     try:
         if args.against is not None:
-            source = load_input(args.against, dims=read_dims(args.dim), allow_nan=args.allow_nan)
+            values = read_values(args.value) if args.against.endswith(".onnx") else {}
+            source = load_input(
+                args.against,
+                dims=read_dims(args.dim),
+                values=values,
+                allow_nan=args.allow_nan,
+                max_trips=args.max_trips,
+            )
             require_bound(source.module, args.against)
             verify(source.module, source.parsed)
             watch.compare_with(source.module, source.ctx, program.module)

@@ -9,6 +9,7 @@ IR; a folder with VTA's instructions and the memory they run in; or a plan, a fi
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ from penstock.tools.arguments import (
     add_schedule,
     add_threads,
     add_weights,
+    byte_size,
     give_schedules,
     machine_options,
     print_passes,
@@ -68,6 +70,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_schedule(parser)
     add_threads(parser)
     add_measure(parser)
+    parser.add_argument(
+        "--memory",
+        type=byte_size,
+        metavar="SIZE",
+        help="what the program must fit, as 65536 or 64K: the arena, and what operands are repacked to; of the ways to"
+        " do so, the one that computes least",
+    )
     parser.add_argument("--report", metavar="FILE", help="write the report as JSON, too")
     parser.add_argument("--print-debuginfo", action="store_true", help="with a level: say where operations come from")
     add_common(parser)
@@ -77,7 +86,7 @@ def execute(args: argparse.Namespace) -> int:
     from penstock.runtime.compiler import compile_module
     from penstock.runtime.levels import require_level
     from penstock.runtime.report import FusionCount, report_on
-    from penstock.runtime.signature import signature_of
+    from penstock.runtime.signature import signature_of, with_extents
     from penstock.tools.instruments import pass_progress
     from penstock.tools.programs import load_bound, say_remarks
     from penstock.tools.text import STDIN, require_distinct, write_output
@@ -92,7 +101,10 @@ def execute(args: argparse.Namespace) -> int:
     if args.weights is not None and not (emitter.is_text and args.emit in LEVELS):
         raise UserError(f"--weights is for a file of IR, not for --emit={args.emit}", status=USAGE)
     require_distinct({"-o": output, "--weights": args.weights, "--report": args.report}, args.model)
-    program = load_bound(args, args.kernel)
+    program = load_bound(args, args.kernel, takes_bounds=args.memory is None)
+    if args.memory is not None:
+        args.pipeline = _pipeline_within(args, program)
+        program = load_bound(args, args.kernel)  # without what the search has made of its weights
     give_schedules(args, program.ctx)
     until = args.emit if args.emit in LEVELS else "accel"
     if print_passes(args, program, until, args.pipeline):
@@ -103,7 +115,7 @@ def execute(args: argparse.Namespace) -> int:
     inputs = _inputs(args, signature) if emitter.takes_inputs else []
     reference = program.module.clone() if emitter.takes_inputs else program.module
     fusion = FusionCount(explain=args.verbose)
-    with pass_progress(quiet=args.quiet, verbose=args.verbose) as progress:
+    with pass_progress(quiet=args.quiet, verbose=args.verbose) as progress, program.naming_faults():
         seconds = compile_module(
             program.module,
             program.ctx,
@@ -117,6 +129,7 @@ def execute(args: argparse.Namespace) -> int:
             parsed=program.parsed,
             observers=[fusion],
         )
+    signature = with_extents(signature, program.module)
     if args.pipeline is not None:
         require_level(program.module, until, args.model)
     source = _c_of(args, program) if emitter.has_source else None
@@ -129,6 +142,20 @@ def execute(args: argparse.Namespace) -> int:
     written = emitter.write(EmitterInput(args, program, signature, source, reference, inputs), output)
     say(args, f"{output}: {written}")
     return 0
+
+
+def _pipeline_within(args: argparse.Namespace, program: LoadedProgram) -> str | None:
+    """The pipeline with which a program fits `--memory`; raises UserError where there is none."""
+    from penstock.runtime.fit import Fitting
+
+    for option in ("pipeline", "schedule", "threads", "measure"):
+        if getattr(args, option) not in (None, False):
+            raise UserError(f"--memory decides what --{option} would", status=USAGE)
+    with program.naming_faults():
+        found = Fitting(program, args.machine, machine_options(args)).within(args.memory)
+    say(args, f"{found.bytes:,} of {args.memory:,} bytes, {found.effort()}")
+    say(args, f"by: -p {shlex.quote(found.pipeline or 'default')}")
+    return found.pipeline
 
 
 def _c_of(args: argparse.Namespace, program: LoadedProgram) -> CSource | None:

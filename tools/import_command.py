@@ -1,6 +1,6 @@
 """
-Write the graph-level IR of an ONNX model, or of a function of JAX as StableHLO, and its weights beside it as a
-.safetensors file.
+Write the graph-level IR of an ONNX model, or of a function as StableHLO or TOSA, or the tensor-level IR of linalg, and
+its weights beside it as a .safetensors file.
 """
 
 from __future__ import annotations

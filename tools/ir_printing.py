@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
 from collections.abc import Sequence
@@ -13,10 +14,13 @@ from xdsl.ir import Operation
 from xdsl.passes import ModulePass
 
 from penstock.dialects.context import WEIGHTS_ATTRIBUTE, PenstockContext
+from penstock.dialects.diagnostics import UserError
 from penstock.dialects.files import write_whole
+from penstock.lowering.from_text import ParsedText, SourceText, parse_text
 from penstock.lowering.printing import TextStyle, op_text
 from penstock.runtime.instrumentation import Instrumentation
 from penstock.runtime.nested_pipelines import NestedPipeline
+from penstock.runtime.pass_manager import load_pass
 from penstock.tools.opt_flags import ALL
 from penstock.tools.reproduce import reproducer_section
 
@@ -168,3 +172,36 @@ def _file_name(name: str) -> str:
 def _symbol(op: Operation) -> str:
     found = op.get_attr_or_prop("sym_name")
     return f": @{found.data}" if isinstance(found, StringAttr) else ""
+
+
+def require_roundtrip(ctx: PenstockContext, parsed: ParsedText) -> None:
+    """Raise UserError where the text of a module, in either form, is not read back as the same module."""
+    for generic in (False, True):
+        form = "generic form" if generic else "custom form"
+        text = op_text(ctx, parsed.module, TextStyle(print_generic_format=generic))
+        try:
+            again = parse_text(ctx, SourceText(f"<{form}>", text)).module
+        except UserError as error:
+            raise UserError(f"the {form} of the input is not read back: {error.message}", loc=error.loc) from None
+        if not again.is_structurally_equivalent(parsed.module):
+            raise UserError(f"the {form} of the input is read back as another module")
+
+
+def check_printed(args: argparse.Namespace, passes: Sequence[ModulePass] | None) -> None:
+    """
+    Warn of passes whose IR was asked for and that are not among `passes`, if these are known.
+
+    Raises UserError for passes that do not exist.
+    """
+    present = None if passes is None else {each.name for each in _all_passes(passes)}
+    for name in sorted((args.print_ir_before | args.print_ir_after) - {ALL}):
+        load_pass(name)
+        if present is not None and name not in present:
+            print(f'warning: the pass "{name}" is not in the pipeline, so its IR is not printed', file=sys.stderr)
+
+
+def _all_passes(passes: Sequence[ModulePass]) -> Sequence[ModulePass]:
+    """The passes of a pipeline and of those that are nested in it."""
+    return [
+        inner for each in passes for inner in (_all_passes(each.passes) if isinstance(each, NestedPipeline) else [each])
+    ]

@@ -9,63 +9,50 @@ it is looked at after each pass, so that a later pass cannot hide a fault, and a
 The default inputs are small integers, stored as floats, so that sums of them are exact in any order and every pass
 must keep the outputs bit for bit. Where values are not integers (trained weights, inputs with fractions), two kinds
 of passes may change the rounding: those that declare `reassociates = True`, and those that run at graph level, whose
-operators do not say in which order they sum. Their outputs are held to the probabilistic bound of Higham and Mary, "A
-New Approach to Probabilistic Rounding Error Analysis" (2019): c * sqrt(K) * eps * max|y|, with K the number of terms
-summed along the whole program.
-
-A pass that declares `narrows_to = "f16"` stores values in a narrower type. Where that type holds every value that the
-program computes, the outputs stay bit for bit. Elsewhere each place that narrows rounds by half the eps of that type,
-u, independently of the others: the bound is 8 * sqrt(sum of u^2 over these places) * max|y|. Later passes that may
-round have it as well, as they can tip a rounding that stands.
+operators do not say in which order they sum. A pass that declares `narrows_to = "f16"` stores values in a narrower
+type; where that type holds every value that the program computes, the outputs stay bit for bit. Elsewhere outputs are
+held to the bounds of `rounding`.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 from xdsl.context import Context
-from xdsl.dialects import arith
-from xdsl.dialects.builtin import AnyFloat, MemRefType, ModuleOp, TensorType
-from xdsl.dialects.func import CallOp, FuncOp
-from xdsl.dialects.linalg.ops import GenericOp
-from xdsl.ir import Attribute, Operation
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Operation
 from xdsl.passes import ModulePass
-from xdsl.utils.hints import isa
 
 from penstock.dialects.context import PenstockContext
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.element_bits import stored
-from penstock.dialects.element_types import numpy_dtype
-from penstock.dialects.graph import CastOp
 from penstock.dialects.weights import WeightStore
 from penstock.lowering.from_text import ParsedText
-from penstock.runtime.compiler import level_of
 from penstock.runtime.interpreter import Listener, Order, run_module
+from penstock.runtime.levels import level_of
 from penstock.runtime.pass_manager import run_passes
 from penstock.runtime.proofs import prove
 from penstock.runtime.signature import signature_of
 from penstock.runtime.tensor_specs import Signature, TensorSpec
 from penstock.runtime.weights import weight_uses
 from penstock.tools.localize import first_difference
+from penstock.tools.rounding import (
+    NARROW_TYPES,
+    exact_in,
+    is_integral,
+    rounding_bound,
+    squared_narrowings,
+    summed_terms,
+)
 from penstock.tools.run_by import RunBy, calls_libraries
 
 Array = NDArray[Any]
 
-CONFIDENCE = 16.0
-"""The constant c of the bound; about ten standard deviations of the rounding of independent sums."""
-NARROWING_CONFIDENCE = 8.0
-"""The same for values that are stored in a narrower type; a single rounding deviates by u / sqrt(3)."""
-NARROW_TYPES: dict[str, Any] = {"f16": np.float16, "bf16": ml_dtypes.bfloat16}
-"""What a pass may narrow to."""
-MAX_EXACT = 1 << 24
-"""Integers up to here, and their sums, are exact in f32."""
 INTERLEAVINGS: tuple[Order, ...] = ("program", "asap", "alap", 1)
 """The orders in which the commands of an accelerator happen, unless others are asked for."""
 
@@ -345,17 +332,12 @@ class Lockstep:
         return found[0]
 
     def _bound(self, values: Array) -> float:
-        if values.dtype.kind not in "fV" or not values.size:
-            return 0.0
-        finite = np.abs(values[np.isfinite(values)].astype(np.float64))
-        largest = float(finite.max()) if finite.size else 0.0
-        sums = math.sqrt(self._terms) * epsilon(values.dtype)
-        return math.hypot(CONFIDENCE * sums, NARROWING_CONFIDENCE * math.sqrt(self._narrowings)) * largest
+        return rounding_bound(values, self._terms, self._narrowings)
 
     def _is_exact(self, module: ModuleOp, outputs: Sequence[Array]) -> bool:
         """Whether everything that goes in and comes out is integers, which rounding does not explain away."""
         weights = self._weight_arrays(module)
-        return all(_is_integral(array) for array in (*self.inputs, *outputs, *weights))
+        return all(is_integral(array) for array in (*self.inputs, *outputs, *weights))
 
 
 def lockstep(
@@ -385,7 +367,15 @@ def lockstep(
 
 
 def default_inputs(signature: Signature, *, seed: int = 0, real: bool = False) -> list[Array]:
-    """Inputs drawn with `seed`: integers from -4 to 4 in every type, or, if `real`, normal floats."""
+    """
+    Inputs drawn with `seed`: integers from -4 to 4 in every type, or, if `real`, normal floats.
+
+    Raises UserError for an input of a size that only a run knows.
+    """
+    for spec in signature.inputs:
+        if not spec.is_static:
+            message = f'no values are drawn for the input "{spec.name}", {spec.named_shape}: only a run knows its size'
+            raise UserError(message, notes=["bind its dimensions: --dim NAME=SIZE"])
     rng = np.random.default_rng(seed)
     return [_draw(rng, spec, real) for spec in signature.inputs]
 
@@ -398,13 +388,6 @@ def _draw(rng: np.random.Generator, spec: TensorSpec, real: bool) -> Array:
     if real and spec.dtype.kind in "fV":
         return rng.standard_normal(spec.shape).astype(spec.dtype)
     return rng.integers(-4, 5, spec.shape).astype(spec.dtype)
-
-
-def _is_integral(array: Array) -> bool:
-    if array.dtype.kind in "biu":
-        return True
-    values = np.asarray(array, dtype=np.float64)
-    return bool(np.all(np.isfinite(values) & (values == np.rint(values)) & (np.abs(values) < MAX_EXACT)))
 
 
 def compare_arrays(pass_name: str, output: str, before: Array, after: Array, bound: float) -> Comparison:
@@ -432,84 +415,3 @@ def compare_arrays(pass_name: str, output: str, before: Array, after: Array, bou
         return Comparison(pass_name, "equal")
     verdict = "rounding" if largest <= bound else "changed"
     return Comparison(pass_name, verdict, largest, bound, where)
-
-
-# rounding
-
-
-def epsilon(dtype: np.dtype[Any]) -> float:
-    """The distance from 1 to the next number of a float type."""
-    return float(ml_dtypes.finfo(dtype).eps)  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
-
-
-def summed_terms(module: ModuleOp) -> float:
-    """
-    An estimate of the number of terms summed along the program: the sum over its operations of the length of the
-    reduction, which for a product of two tensors is the root of |a| |b| / |y|, and for one tensor |a| / |y|.
-    """
-    return 1.0 + sum(_reductions(module))
-
-
-def _reductions(module: ModuleOp) -> Iterator[float]:
-    for op in _program(module):
-        if isinstance(op, GenericOp):
-            iterations = math.prod(op.get_static_loop_ranges())
-            results = [_elements(value.type) for value in op.outputs]
-            yield iterations / max([1, *results])
-            continue
-        if len(op.results) != 1:
-            continue
-        sizes = sorted((_elements(operand.type) for operand in op.operands), reverse=True)
-        result = _elements(op.results[0].type)
-        if result and sizes and sizes[0] > 1:
-            pair = math.sqrt(sizes[0] * sizes[1] / result) if len(sizes) > 1 else 0.0
-            yield max(sizes[0] / result, pair)
-
-
-def _elements(type: Attribute) -> int:
-    return math.prod(type.get_shape()) if isa(type, TensorType | MemRefType) else 0
-
-
-def squared_narrowings(module: ModuleOp) -> float:
-    """
-    The sum over all places where the program rounds floats to a narrower type of the square of the relative error
-    of one such rounding, half the epsilon of that type. A kernel counts once for each call of it.
-    """
-    calls = Counter(op.callee.string_value() for op in _program(module) if isinstance(op, CallOp))
-    total = 0.0
-    for function in _functions(module):
-        here = sum(0.25 * epsilon(numpy_dtype(type)) ** 2 for op in function.walk() if (type := _narrowed_to(op)))
-        total += here * max(1, calls[function.sym_name.data])
-    return total
-
-
-def _narrowed_to(op: Operation) -> AnyFloat | None:
-    """The element type to which `op` rounds floats, if it does."""
-    if not isinstance(op, CastOp | arith.TruncFOp):
-        return None
-    source, target = _element(op.operands[0].type), _element(op.results[0].type)
-    if not isinstance(source, AnyFloat) or not isinstance(target, AnyFloat):
-        return None
-    return target if target.bitwidth < source.bitwidth else None
-
-
-def _element(type: Attribute) -> Attribute:
-    return type.element_type if isa(type, TensorType) else type
-
-
-def exact_in(array: Array, dtype: np.dtype[Any]) -> bool:
-    """Whether the float type `dtype` holds every number of an array; arrays of other than floats do not matter."""
-    if array.dtype.kind not in "fV":
-        return True
-    with np.errstate(over="ignore"):
-        return np.array_equal(array.astype(dtype).astype(array.dtype), array, equal_nan=True)
-
-
-def _functions(module: ModuleOp) -> list[FuncOp]:
-    # A machine's intrinsics are no part of the program, and have dims without a size.
-    return [op for op in module.body.block.ops if isinstance(op, FuncOp)]
-
-
-def _program(module: ModuleOp) -> Iterator[Operation]:
-    for function in _functions(module):
-        yield from function.walk()

@@ -24,7 +24,7 @@ from penstock.lowering.from_machine_toml import (
     read_machine,
     shipped_machines,
 )
-from penstock.lowering.machine_file import ASSUMED
+from penstock.lowering.machine_keys import ASSUMED
 from penstock.runtime.device_check import code_faults
 from penstock.tools.arguments import add_machine_options, machine_options
 from penstock.tools.errors import render
@@ -160,7 +160,7 @@ def _shape_rows(part: IntrinsicOp) -> Iterator[tuple[str, str, str]]:
 def _rows(properties: Mapping[str, Attribute], origin: DictionaryAttr | None) -> list[tuple[str, str, str]]:
     """A row for each property, with where it comes from if it is a number."""
     return [
-        (f"  {name}", text_of(each), _origin_of(name, origin) if numbers_of(each) else "")
+        (f"  {name}", text_of(each), _origin_of(name, origin) if numbers_of(each) or name in IntrinsicOp.CYCLES else "")
         for key, attr in properties.items()
         for name, each in _entries(key, attr)
     ]

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.passes.analysis.kernels import machine_of
-from penstock.runtime.compiler import LoadedProgram, compile_module, passes_for
+from penstock.runtime.compiler import LoadedProgram, compile_module
 from penstock.runtime.levels import require_level
 from penstock.runtime.pass_manager import Observer, run_passes, verify
+from penstock.runtime.pipeline import passes_for
 from penstock.runtime.proofs import prove
 from penstock.runtime.provenance import Provenance
 from penstock.runtime.schedules import require_applied
@@ -50,11 +51,11 @@ def observed_program(args: argparse.Namespace) -> ObservedProgram | None:
     levels, workloads = Levels(), Workloads()
     if program.level != "accel":
         levels.take(program.module, "as it came in")
-    lower_to_accel(args, program, pipeline, [levels, workloads])
+    proved = lower_to_accel(args, program, pipeline, [levels, workloads])
     levels.take(program.module, program.level)
     run: ProgramRun | None = None
     if machine_of(program.module) is not None:
-        run = run_program(program.module, workloads)
+        run = run_program(program.module, workloads, verify=not proved)
     return ObservedProgram(str(program.path), Provenance(program.module, run if run and run.kernels else None), levels)
 
 
@@ -65,14 +66,15 @@ def lower_to_accel(
     observers: Sequence[Observer],
     *,
     no_verify: bool = False,
-) -> None:
+) -> bool:
     """
     Lower a program to the accelerator level in place, by the compiler's passes or by those of `pipeline`, for the
-    machine that `args` says, with its schedules. Raises UserError for what is not proved safe, but with `no_verify`.
+    machine that `args` says, with its schedules. Returns whether its kernels are proved free of hazards: others are
+    when they are simulated. Raises UserError for what else is not proved safe, but with `no_verify`.
     """
     options = machine_options(args)
     if pipeline is None:
-        with pass_progress(quiet=args.quiet, verbose=args.verbose) as progress:
+        with pass_progress(quiet=args.quiet, verbose=args.verbose) as progress, program.naming_faults():
             compile_module(
                 program.module,
                 program.ctx,
@@ -83,15 +85,18 @@ def lower_to_accel(
                 parsed=program.parsed,
                 observers=observers,
             )
-        return
+        return True
     passes = passes_for(program.module, "accel", args.machine, pipeline, machine_options=options)
     verify(program.module, program.parsed)
     if args.pipeline is not None:
         if not no_verify:
             prove(program.module)
-        run_passes(program.ctx, program.module, passes, observers=observers, remark_levels=True, parsed=program.parsed)
+        with program.naming_faults():
+            run_passes(
+                program.ctx, program.module, passes, observers=observers, remark_levels=True, parsed=program.parsed
+            )
         require_level(program.module, "accel", str(program.path))
     if not no_verify:
-        # The kernels that are simulated are proved free of hazards when they are.
         prove(program.module, hazards=False)
     require_applied(program.ctx, program.module)
+    return False

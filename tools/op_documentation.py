@@ -33,7 +33,7 @@ from xdsl.irdl import (
 from penstock.dialects.docstrings import strings_under_fields
 from penstock.dialects.machine import MachinePart
 from penstock.dialects.mem import RingType
-from penstock.lowering.machine_file import Key, part_keys
+from penstock.lowering.machine_keys import Key, part_keys
 from penstock.tools.markdown import code, in_one_line, table
 
 PACKAGE = "penstock"

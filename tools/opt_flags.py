@@ -247,3 +247,8 @@ class _Version(argparse.Action):
 
         print(f"penstock-opt {version('penstock')}, xdsl {version('xdsl')}")
         parser.exit()
+
+
+def is_kernels(args: argparse.Namespace, name: str) -> bool:
+    """Whether the text of that name is one of kernels."""
+    return name.endswith(".pk") if args.frontend is None else args.frontend == "pk"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import re
-import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import cached_property
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -23,22 +23,21 @@ from penstock.dialects.plugins import factories
 from penstock.lowering.from_text import ParsedText, SourceText, parse_text, split_text
 from penstock.lowering.printing import TextStyle, op_text
 from penstock.runtime.instrumentation import Instrumentation, PassTimer, phase
-from penstock.runtime.nested_pipelines import NestedPipeline
 from penstock.runtime.pass_manager import (
     PIPELINE_NAME,
     Observer,
     PassFault,
     Pipelines,
     fewer_collections,
-    load_pass,
     pipeline_text,
     read_pipeline,
     run_passes,
     split_pipeline,
 )
-from penstock.tools.arguments import chosen_flags, give_schedules, machine_options, read_dims
+from penstock.tools.arguments import give_schedules, machine_options, read_dims
 from penstock.tools.errors import paint, render, wants_colour
-from penstock.tools.opt_flags import ALL
+from penstock.tools.opt_flags import ALL, is_kernels
+from penstock.tools.opt_reproducer import OptReproducer
 from penstock.tools.text import read_input, write_output
 
 if TYPE_CHECKING:
@@ -46,11 +45,8 @@ if TYPE_CHECKING:
 
     from penstock.tools.lockstep import Lockstep
     from penstock.tools.remarks import RemarkCollector
-    from penstock.tools.reproduce import LastInput
     from penstock.tools.tables import PassStatistics
 
-WEIGHTS_FILE = re.compile(rf'({re.escape(WEIGHTS_ATTRIBUTE)}"?\s*=\s*")([^"]*)')
-"""In a text: where it names its weights, and the name."""
 SEPARATOR = "// -----\n"
 EDITED = "default"
 """The compiler's own pipeline for the machine of the module, with edits behind it."""
@@ -78,7 +74,11 @@ class OptRun:
     """Those of the whole run; others are for one piece of input."""
     statistics: PassStatistics | None = None
     remarks: RemarkCollector | None = None
-    last_input: LastInput | None = None
+
+    @cached_property
+    def reproducer(self) -> OptReproducer:
+        """What writes down how a fault is repeated."""
+        return OptReproducer(self.args)
 
     def colour(self, stream: TextIO) -> bool:
         """Whether what goes to a stream is in colours."""
@@ -92,10 +92,13 @@ class OptRun:
         self.texts |= {PIPELINE_NAME: args.passes, "--set": "\n".join(args.set)}
         self._prepare()
         passes = () if args.run_reproducer or self._is_edited() else read_pipeline(args.passes, _named_pipelines)
-        self._check_printing(passes)
+        if not (args.print_ir_before | args.print_ir_after) <= {ALL}:
+            from penstock.tools.ir_printing import check_printed
+
+            check_printed(args, None if args.run_reproducer or self._is_edited() else passes)
         source = read_input(args.input)
         self.texts[source.name] = source.text
-        if (args.kernel is not None or args.dim) and not self._is_kernels(source):
+        if (args.kernel is not None or args.dim) and not is_kernels(args, source.name):
             raise UserError("--kernel and --dim are for a file of kernels (.pk)", loc=source.name, status=USAGE)
         chunks = split_text(source, args.split_input_file) if args.split_input_file else [source]
         outputs, failed = self._process_all(chunks, passes)
@@ -122,9 +125,6 @@ class OptRun:
     def _is_edited(self) -> bool:
         items = split_pipeline(self.args.passes)
         return bool(items) and items[0].text == EDITED
-
-    def _is_kernels(self, source: SourceText) -> bool:
-        return source.name.endswith(".pk") if self.args.frontend is None else self.args.frontend == "pk"
 
     def _prepare(self) -> None:
         """Make what looks on, and what writes the output."""
@@ -169,14 +169,6 @@ class OptRun:
 
             print((timing_json if is_json else timing_text)(total, args.timing_display), file=sys.stderr)
 
-    def _check_printing(self, passes: Sequence[ModulePass]) -> None:
-        """Warn of passes whose IR was asked for and that do not run; raises UserError for those that do not exist."""
-        present = {each.name for each in _all_passes(passes)}
-        for name in sorted((self.args.print_ir_before | self.args.print_ir_after) - {ALL}):
-            load_pass(name)
-            if name not in present and not self.args.run_reproducer and not self._is_edited():
-                print(f'warning: the pass "{name}" is not in the pipeline, so its IR is not printed', file=sys.stderr)
-
     def _process_all(self, chunks: Sequence[SourceText], passes: Sequence[ModulePass]) -> tuple[list[str], bool]:
         """The output of every piece that came through, and whether one did not."""
         outputs: list[str] = []
@@ -186,7 +178,7 @@ class OptRun:
             try:
                 outputs.append(self._process(self.chunk, tuple(passes)))
             except UserError as error:
-                faults += [self._with_reproducer(error), *error.others]
+                faults += [self.reproducer.noted(error, self.chunk), *error.others]
             if self.args.verify_diagnostics:
                 from penstock.tools.expectations import read_expectations, unmet
 
@@ -228,10 +220,12 @@ class OptRun:
             print(f"Pass Manager with {len(self.passes)} passes:", file=sys.stderr)
             print(f"builtin.module({pipeline_text(self.passes)})", file=sys.stderr)
         if args.verify_roundtrip:
-            _require_roundtrip(ctx, parsed)
+            from penstock.tools.ir_printing import require_roundtrip
+
+            require_roundtrip(ctx, parsed)
         self._run(ctx, parsed, opened)
         if args.generate_reproducer is not None:
-            self._write_reproducer(Path(args.generate_reproducer), self.passes, "generated, nothing failed")
+            self.reproducer.write(Path(args.generate_reproducer), source, self.passes, "generated, nothing failed")
         if args.schedule is not None:
             from penstock.runtime.schedules import require_applied
 
@@ -279,7 +273,7 @@ class OptRun:
             self.texts[PIPELINE_NAME] = written
             return read_pipeline(written, _named_pipelines)
         if self._is_edited():
-            from penstock.runtime.compiler import passes_for
+            from penstock.runtime.pipeline import passes_for
 
             return passes_for(parsed.module, "accel", None, self.args.passes)
         return passes
@@ -287,7 +281,7 @@ class OptRun:
     def _parsed(self, ctx: PenstockContext, source: SourceText) -> ParsedText:
         """The module of a text of IR, or the program that is a kernel of a text of kernels."""
         args = self.args
-        if not self._is_kernels(source):
+        if not is_kernels(args, source.name):
             return parse_text(ctx, source, implicit_module=not args.no_implicit_module)
         from penstock.lowering.from_kernel.lower import KernelFile
 
@@ -298,10 +292,7 @@ class OptRun:
         args = self.args
         observers: list[Observer] = [*self.instruments, *self._dumpers(ctx, parsed, opened)]
         if args.crash_reproducer is not None or args.local_reproducer:
-            from penstock.tools.reproduce import LastInput
-
-            self.last_input = LastInput(ctx, keeps_text=args.local_reproducer)
-            observers.append(self.last_input)
+            observers.append(self.reproducer.watch(ctx))
         watch = self._lockstep(ctx, parsed) if args.lockstep else None
         if watch is not None:
             observers.append(watch)
@@ -387,73 +378,15 @@ class OptRun:
             unique_names=args.print_unique_ssa_ids,
         )
 
-    # reproducers
-
     def reproduce(self, error: Exception) -> str | None:
         """Write the piece of input at fault with the passes up to the faulty one; returns how to repeat it."""
-        from penstock.tools.reproduce import NAME, reproducer_folder
-
         if self.chunk is None:
             return None
         done = error.pipeline if isinstance(error, PassFault) else self.passes
-        if self._is_kernels(self.chunk) and not self.args.local_reproducer:
-            flags = ["penstock-opt", *chosen_flags(self.args)]
-            flags += [] if self.args.kernel is None else ["--kernel", self.args.kernel]
-            flags += [f"--dim={word}" for word in self.args.dim]
-            return shlex.join([*flags, "-p", pipeline_text(done), self.chunk.name])
-        named = self.args.crash_reproducer
-        path = reproducer_folder() / NAME if named is None else Path(named)
-        return self._write_reproducer(path, done, str(error).split("\n")[0])
-
-    def _with_reproducer(self, error: UserError) -> UserError:
-        """A fault with the command that repeats it, if a pass refused its input and it was said in which file to be."""
-        if self.args.crash_reproducer is None or self.last_input is None or not self.last_input.done:
-            return error
-        done = tuple(self.last_input.done)
-        command = self._write_reproducer(Path(self.args.crash_reproducer), done, error.message)
-        notes = [*error.notes, f"repeat it with: {command}"]
-        return UserError(error.message, loc=error.loc, notes=notes, status=error.status)
-
-    def _write_reproducer(self, path: Path, passes: Sequence[ModulePass], what: str) -> str:
-        from penstock.tools.reproduce import write_reproducer
-
-        assert self.chunk is not None
-        flags, text = chosen_flags(self.args), self.chunk.text
-        if self.args.local_reproducer and self.last_input is not None and self.last_input.done:
-            # The machine is in the module by now.
-            text, passes = self.last_input.text, self.last_input.done[-1:]
-            flags = [flag for flag in flags if not flag.startswith("--set")] if self.args.machine is None else []
-        if self.args.allow_unregistered_dialect:
-            flags.append("--allow-unregistered-dialect")
-        if self.args.irdl_file is not None:
-            flags.append(f"--irdl-file={Path(self.args.irdl_file).resolve()}")
-        # The text may end up far from its weights.
-        folder = Path(self.chunk.name).parent.resolve()
-        text = WEIGHTS_FILE.sub(lambda found: found[1] + str(folder / found[2]), text)
-        return write_reproducer(path, text, flags, passes, what)
+        return self.reproducer.of_fault(error, self.chunk, done)
 
 
 def _named_pipelines() -> Pipelines:
     from penstock.runtime.named_pipelines import named_pipelines
 
     return named_pipelines()
-
-
-def _all_passes(passes: Sequence[ModulePass]) -> Sequence[ModulePass]:
-    """The passes of a pipeline and of those that are nested in it."""
-    return [
-        inner for each in passes for inner in (_all_passes(each.passes) if isinstance(each, NestedPipeline) else [each])
-    ]
-
-
-def _require_roundtrip(ctx: PenstockContext, parsed: ParsedText) -> None:
-    """Raise UserError where the text of a module, in either form, is not read back as the same module."""
-    for generic in (False, True):
-        form = "generic form" if generic else "custom form"
-        text = op_text(ctx, parsed.module, TextStyle(print_generic_format=generic))
-        try:
-            again = parse_text(ctx, SourceText(f"<{form}>", text)).module
-        except UserError as error:
-            raise UserError(f"the {form} of the input is not read back: {error.message}", loc=error.loc) from None
-        if not again.is_structurally_equivalent(parsed.module):
-            raise UserError(f"the {form} of the input is read back as another module")

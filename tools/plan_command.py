@@ -69,6 +69,7 @@ examples:
   penstock plan problem.csv --compare first-fit-by-size,hill-climb,portfolio
   penstock plan model.onnx --machine gemmini --function fused_3 --scope spad -o spad.csv
   penstock plan model.loop.mlir --scope arena --map arena.svg
+  penstock plan detector.onnx classifier.onnx --share time --scope arena -o plans
 """
 
 
@@ -76,7 +77,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "problem",
         metavar="PROBLEM",
-        help="a problem (.csv), a model (.onnx), IR (.mlir), kernels (.pk) or a plan (.plan)",
+        nargs="+",
+        help="a problem (.csv), or a model (.onnx), IR (.mlir), kernels (.pk) or a plan (.plan); several with --share",
     )
     parser.add_argument("-o", "--output", metavar="FILE", help="write the plan as CSV; - is stdout")
     parser.add_argument("--map", metavar="FILE", help="draw the plan as SVG")
@@ -91,36 +93,70 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--time-limit", metavar="S", help="stop after so many seconds")
     group.add_argument("--steps", metavar="N", help="stop after so many steps, which makes runs the same everywhere")
     group.add_argument("--seed", metavar="N", default="0", help="of what is drawn at random; default: 0")
-    group.add_argument("--fit", action="store_true", help="stop at the first plan within the capacity")
+    group.add_argument("--threads", metavar="N", default="1", help="that search side by side; default: 1")
+    group.add_argument(
+        "--fit",
+        action=argparse.BooleanOptionalAction,
+        help="stop at the first plan within the capacity; default: where there are no limits, nor planners to compare",
+    )
     group = parser.add_argument_group("of a model or a file of IR")
     add_machine(group)
     add_pipeline(group)
     add_schedule(group)
-    group.add_argument("--dim", metavar="NAME=SIZE", action="append", default=[], help="the size of a symbolic dim")
+    group.add_argument(
+        "--dim",
+        metavar="NAME=SIZE",
+        action="append",
+        default=[],
+        help="the size of a symbolic dimension, such as batch=1, or the largest, 'batch<=16'",
+    )
     add_kernel(group)
     add_kernels(group)
+    group.add_argument(
+        "--share",
+        choices=("time", "space"),
+        help="plan several in one memory: one runs at a time, or all at once",
+    )
     group.add_argument("--function", metavar="F", help="only the problems of this function")
     group.add_argument("--scope", metavar="S", help="only the problems of this scope")
     add_common(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
-    path = Path(args.problem)
-    limits = read_limits(args.time_limit, args.steps, args.seed)
+    path = Path(args.problem[0])
+    limits = read_limits(args.time_limit, args.steps, args.seed, args.threads)
     is_program = path.suffix in PROGRAMS
     for option in _OF_PROBLEMS if is_program else _OF_PROGRAMS:
         if getattr(args, option.replace("-", "_")):
             kind = "a planning problem" if is_program else "a model or a file of IR"
             raise UserError(f"--{option} is for {kind}, which {path} is not", status=USAGE)
+    _require_share(args)
     require_distinct({"-o": args.output, "--map": args.map})
     names = None if args.compare is None else read_planners(args.compare)
     if args.planner is not None and names is None:
         planner(args.planner)
     if is_program:
+        from penstock.tools.plan_models import plan_models
         from penstock.tools.plan_programs import plan_program
 
-        return plan_program(args, path, names or (None if args.planner is None else (args.planner,)), limits)
+        chosen = names or (None if args.planner is None else (args.planner,))
+        return plan_models(args, chosen, limits) if args.share else plan_program(args, path, chosen, limits)
     return _plan_problem(args, path, names, limits)
+
+
+def _require_share(args: argparse.Namespace) -> None:
+    """Raise UserError unless there is one problem, or several programs and how they share a memory."""
+    if len(args.problem) > 1 and args.share is None:
+        notes = ["--share time: one runs at a time; --share space: all at once"]
+        raise UserError("several programs are planned only in one memory", notes=notes, status=USAGE)
+    if args.share is None:
+        return
+    for each in args.problem:
+        if Path(each).suffix not in PROGRAMS:
+            raise UserError(f"--share is for models and files of IR, which {each} is not", status=USAGE)
+    for option in ("verify", "map", "print-pipeline"):
+        if getattr(args, option.replace("-", "_")):
+            raise UserError(f"--{option} is for one program, and --share for several", status=USAGE)
 
 
 def _plan_problem(args: argparse.Namespace, path: Path, names: tuple[str, ...] | None, limits: Limits) -> int:
@@ -133,9 +169,9 @@ def _plan_problem(args: argparse.Namespace, path: Path, names: tuple[str, ...] |
         say(args, f"{path}: {len(problem.buffers):,} buffers, {times:,} times at which one comes alive or dies")
     if args.verify:
         return _verify(args, path, problem, given)
-    if args.fit:
-        if problem.capacity is None:
-            raise UserError("--fit needs a capacity", notes=["give it: --capacity BYTES"], status=USAGE)
+    if args.fit and problem.capacity is None:
+        raise UserError("--fit needs a capacity", notes=["give it: --capacity BYTES"], status=USAGE)
+    if args.fit or (args.fit is None and names is None and limits.seconds is None and limits.steps is None):
         limits = replace(limits, good_enough=problem.capacity)
     if given.offsets and not args.fixed:
         say(args, f"{path}: the column offset is not used; --fixed keeps its places, --verify checks them")

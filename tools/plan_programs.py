@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice, takewhile
@@ -15,7 +15,8 @@ from penstock.dialects.diagnostics import USAGE, UserError, did_you_mean, locati
 from penstock.dialects.files import write_whole
 from penstock.passes.planning.problem import Limits, Plan, Problem, conflicts, height, lower_bound
 from penstock.passes.planning.registry import DEFAULT_PLANNER
-from penstock.tools.arguments import give_schedules, machine_options, read_dims, say
+from penstock.tools.arguments import give_schedules, machine_options, read_bindings, say
+from penstock.tools.plan_sizes import bounds_around, sizes_table
 from penstock.tools.planner_runs import MAX_FAULTS, Found, best_of, compare, does_not_fit, report
 from penstock.tools.text import STDIN, aligned, write_output
 
@@ -38,7 +39,7 @@ _PLANS = "mem-plan"
 
 
 @dataclass(frozen=True, eq=False)
-class _Memory:
+class Memory:
     """One memory of a program, with the planners that were asked for, if any, and who wrote the offsets that it has."""
 
     memory: MemoryProblem
@@ -53,6 +54,10 @@ class _Memory:
     @property
     def function(self) -> str:
         return self.memory.function or WHOLE
+
+    @property
+    def place(self) -> str:
+        return self.memory.place
 
     @property
     def scope(self) -> str:
@@ -87,17 +92,12 @@ def plan_program(args: argparse.Namespace, path: Path, planners: Sequence[str] |
 
     The plan of a memory is the one that the program has, unless there are `planners`, who plan it anew.
     """
-    from penstock.passes.analysis.memory.memory_problems import memory_problems, written_plan
-    from penstock.runtime.compiler import load_input
-    from penstock.runtime.symbolic_dims import require_bound
-    from penstock.tools.programs import say_remarks
+    from penstock.passes.analysis.memory.memory_problems import written_plan
 
-    program = load_input(path, dims=read_dims(args.dim), kernel=args.kernel, kernels=args.kernels)
-    require_bound(program.module, str(path))
-    if (writer := _lower(args, program)) is None:
+    loaded = _load(args, path, planners)
+    if loaded is None:
         return 0
-    say_remarks(args, program.module)
-    found = _chosen(args, path, [_Memory(memory, planners, writer) for memory in memory_problems(program.module)])
+    writer, found = loaded
     if args.verify:
         return _verify(args, path, found)
     asked = args.output is not None or args.map is not None
@@ -115,14 +115,38 @@ def plan_program(args: argparse.Namespace, path: Path, planners: Sequence[str] |
         print("\n".join(_table(found, planners, limits)))
     plans = _Plans(args, path, limits)
     if not asked:
-        for each in found if args.verbose else ():
-            print("\n".join(["", *plans.drawn(each)]))
+        for each in found:
+            if bounds := bounds_around(each.memory):
+                print("\n".join(["", *plans.at_sizes(each, bounds)]))
+            if args.verbose:
+                print("\n".join(["", *plans.drawn(each)]))
         return 0
     if args.output is not None:
         _write(args, path, found, args.output, ".csv", plans.csv, plans.figures)
     if args.map is not None:
         _write(args, path, found, args.map, ".svg", plans.svg, partial(plans.figures, drawn=True))
     return 0
+
+
+def load_memories(args: argparse.Namespace, path: Path, planners: Sequence[str] | None) -> list[Memory]:
+    """The memories of the program at `path` that were asked for, to be planned."""
+    loaded = _load(args, path, planners)
+    return [] if loaded is None else loaded[1]
+
+
+def _load(args: argparse.Namespace, path: Path, planners: Sequence[str] | None) -> tuple[str, list[Memory]] | None:
+    """Who wrote the offsets of the program at `path`, and its memories; None where its passes were to be printed."""
+    from penstock.passes.analysis.memory.memory_problems import memory_problems
+    from penstock.runtime.compiler import load_input
+    from penstock.runtime.symbolic_dims import require_bound
+    from penstock.tools.programs import say_remarks
+
+    program = load_input(path, dims=read_bindings(args.dim), kernel=args.kernel, kernels=args.kernels)
+    require_bound(program.module, str(path), takes_bounds=True)
+    if (writer := _lower(args, program)) is None:
+        return None
+    say_remarks(args, program.module)
+    return writer, _chosen(args, path, [Memory(memory, planners, writer) for memory in memory_problems(program.module)])
 
 
 def _lower(args: argparse.Namespace, program: LoadedProgram) -> str | None:
@@ -133,9 +157,12 @@ def _lower(args: argparse.Namespace, program: LoadedProgram) -> str | None:
     """
     from penstock.passes.analysis.memory.liveness import Allocation
     from penstock.passes.analysis.memory.memory_problems import offset_of
-    from penstock.runtime.compiler import attach_machine, passes_for
+    from penstock.runtime.bounded import lower_at_points, passes_of_points, require_host
+    from penstock.runtime.machines import attach_machine
     from penstock.runtime.pass_manager import pipeline_text, run_passes, verify
+    from penstock.runtime.pipeline import passes_for
     from penstock.runtime.schedules import require_applied
+    from penstock.runtime.symbolic_dims import bounded_dims
     from penstock.tools.instruments import pass_progress
 
     allocations = (op for op in program.module.walk() if isinstance(op, Allocation))
@@ -156,6 +183,10 @@ def _lower(args: argparse.Namespace, program: LoadedProgram) -> str | None:
         return None
     give_schedules(args, program.ctx)
     with pass_progress(quiet=args.quiet, verbose=args.verbose) as progress:
+        if bounded_dims(program.module):
+            require_host(program.module, until, threads=1, measure=False)
+            first, passes = passes_of_points(passes)
+            lower_at_points(program.module, program.ctx, first, progress=progress)
         run_passes(
             program.ctx,
             program.module,
@@ -168,7 +199,7 @@ def _lower(args: argparse.Namespace, program: LoadedProgram) -> str | None:
     return COMPILER if args.pipeline is None else PROGRAM
 
 
-def _chosen(args: argparse.Namespace, path: Path, found: Sequence[_Memory]) -> list[_Memory]:
+def _chosen(args: argparse.Namespace, path: Path, found: Sequence[Memory]) -> list[Memory]:
     """The memories of the function and the scope that were asked for; raises UserError if there are none."""
     chosen = list(found)
     for option, wanted in (("function", args.function), ("scope", args.scope)):
@@ -189,7 +220,7 @@ def _chosen(args: argparse.Namespace, path: Path, found: Sequence[_Memory]) -> l
     return chosen
 
 
-def _verify(args: argparse.Namespace, path: Path, found: Sequence[_Memory]) -> int:
+def _verify(args: argparse.Namespace, path: Path, found: Sequence[Memory]) -> int:
     """Check the offsets of the program itself, and name what they break."""
     from penstock.passes.analysis.memory.memory_problems import fault_of, written_plan
 
@@ -214,7 +245,7 @@ def _verify(args: argparse.Namespace, path: Path, found: Sequence[_Memory]) -> i
     return 0
 
 
-def _warn_of_faults(each: _Memory) -> None:
+def _warn_of_faults(each: Memory) -> None:
     """Say that the plan of the program is not valid: it is shown as it is, so that a person sees what is wrong."""
     from penstock.passes.analysis.memory.memory_problems import fault_of, written_plan
 
@@ -225,7 +256,7 @@ def _warn_of_faults(each: _Memory) -> None:
             print(f"{fault.loc}: warning: the plan is not valid: {fault.message}", file=sys.stderr)
 
 
-def _table(found: Sequence[_Memory], planners: Sequence[str] | None, limits: Limits) -> list[str]:
+def _table(found: Sequence[Memory], planners: Sequence[str] | None, limits: Limits) -> list[str]:
     """A row for each memory: its problem, the bytes of the plan that it has, and of those that planners find."""
     from penstock.passes.analysis.memory.memory_problems import written_plan
 
@@ -260,15 +291,19 @@ class _Plans:
         self._args = args
         self._path = path
         self._limits = limits
-        self._found: dict[_Memory, tuple[Plan, str]] = {}
+        self._found: dict[Memory, tuple[Plan, str]] = {}
 
-    def csv(self, each: _Memory) -> str:
+    def csv(self, each: Memory) -> str:
         """The problem, with the offsets of the program, or of the planners that were asked for."""
         from penstock.passes.planning.minimalloc_csv import write_csv
 
         return write_csv(each.problem, None if each.planners is None else self._plan(each)[0])
 
-    def svg(self, each: _Memory) -> str:
+    def at_sizes(self, each: Memory, bounds: Mapping[str, int]) -> list[str]:
+        """What the plan comes to at sizes that only a run knows."""
+        return sizes_table(each.memory, each.memory.unplaced(), self._plan(each)[0], bounds)
+
+    def svg(self, each: Memory) -> str:
         """A picture of the plan; of the buffers that have no offset, as a planner puts them beside the others."""
         from penstock.passes.planning.map_svg import svg_map
 
@@ -277,7 +312,7 @@ class _Plans:
         places = {id: location_of(op) for id, op in each.memory.ops.items()}
         return svg_map(each.problem, plan, title, lower_bound(each.memory.unplaced()), places)
 
-    def drawn(self, each: _Memory) -> list[str]:
+    def drawn(self, each: Memory) -> list[str]:
         """A picture of the plan in letters, and what they stand for."""
         from penstock.passes.planning.map_text import symbol, text_map
 
@@ -289,7 +324,7 @@ class _Plans:
             lines.append(f"{symbol(number)}  {each.memory.describe(buffer)}, at {offset:,}")
         return lines
 
-    def figures(self, each: _Memory, *, drawn: bool = False) -> str:
+    def figures(self, each: Memory, *, drawn: bool = False) -> str:
         """The figures of a memory, for a person."""
         count, bound = len(each.problem.buffers), lower_bound(each.memory.unplaced())
         planned = ""
@@ -298,7 +333,7 @@ class _Plans:
             planned = f", planned in {height(each.problem, plan):,} by {by}"
         return f"{count} buffer{'s' if count != 1 else ''}, lower bound {bound:,} bytes{planned}"
 
-    def _plan(self, each: _Memory) -> tuple[Plan, str]:
+    def _plan(self, each: Memory) -> tuple[Plan, str]:
         """The plan, and whose it is; raises UserError where there is none."""
         from penstock.passes.analysis.memory.memory_problems import written_plan
 
@@ -307,7 +342,7 @@ class _Plans:
             self._found[each] = own if each.is_planned else self._planned(each)
         return self._found[each]
 
-    def _planned(self, each: _Memory) -> tuple[Plan, str]:
+    def _planned(self, each: Memory) -> tuple[Plan, str]:
         best = best_of(each.runs(self._limits))
         if not best.fits:
             fault = does_not_fit(best, self._limits, str(self._path))
@@ -330,11 +365,11 @@ def _taken(problem: Problem, plan: Plan, by: str) -> str:
 def _write(
     args: argparse.Namespace,
     path: Path,
-    found: Sequence[_Memory],
+    found: Sequence[Memory],
     name: str,
     suffix: str,
-    text_of: Callable[[_Memory], str],
-    figures: Callable[[_Memory], str],
+    text_of: Callable[[Memory], str],
+    figures: Callable[[Memory], str],
 ) -> None:
     """One memory as a file, or all of them in a folder."""
     from penstock.runtime.folders import write_folder
@@ -349,7 +384,7 @@ def _write(
         if name != STDIN:
             say(args, f"{output}: {figures(found[0])}")
         return
-    named: dict[str, _Memory] = {}
+    named: dict[str, Memory] = {}
     for each in found:
         capacity = "" if each.problem.capacity is None else f".{each.problem.capacity}"
         owner = f"{each.memory.function}." if each.memory.function else ""

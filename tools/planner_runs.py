@@ -80,12 +80,13 @@ def read_bytes(option: str, word: str | None) -> int | None:
     return size
 
 
-def read_limits(seconds: str | None, steps: str | None, seed: str) -> Limits:
+def read_limits(seconds: str | None, steps: str | None, seed: str, threads: str = "1") -> Limits:
     """The limits that words of the command line set; raises UserError for what is no limit."""
     return Limits(
         seconds=None if seconds is None else _seconds(seconds),
         steps=None if steps is None else _count("--steps", steps, 1),
         seed=_count("--seed", seed, 0),
+        threads=_count("--threads", threads, 1),
     )
 
 

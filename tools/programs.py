@@ -12,6 +12,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from penstock.dialects.element_bits import stored
 from penstock.dialects.files import whole_file, write_whole
+from penstock.dialects.graph.dims import AtMost
 from penstock.lowering.to_c import GENERATED, CSource
 from penstock.lowering.to_c.folder import folder_texts, weight_offsets, weights_name
 from penstock.lowering.to_text import located_text, module_text
@@ -27,62 +28,85 @@ from penstock.runtime.signature import signature_of
 from penstock.runtime.symbolic_dims import open_dims, require_bound
 from penstock.runtime.tensor_specs import BoundDims
 from penstock.runtime.weights import carry_weights
-from penstock.tools.arguments import read_dims, say
+from penstock.tools.arguments import read_bindings, read_dims, read_values, say
 from penstock.tools.tensors import GivenTensors
 from penstock.tools.text import write_output
 
 
-def load_bound(args: argparse.Namespace, kernel: str | None) -> LoadedProgram:
-    """Load the model, IR or `kernel` of `args.model`; raises UserError for dimensions that are still open."""
+def load_bound(args: argparse.Namespace, kernel: str | None, *, takes_bounds: bool = False) -> LoadedProgram:
+    """
+    Load the model, IR or `kernel` of `args.model`; raises UserError for dimensions that are still open, or have only a
+    bound, which the compiler `takes_bounds` of.
+    """
     program = load_given(args, kernel)
-    require_bound(program.module, str(program.path))
+    require_bound(program.module, str(program.path), takes_bounds=takes_bounds)
     return program
 
 
 def load_given(args: argparse.Namespace, kernel: str | None) -> LoadedProgram:
     """Load the model, IR or `kernel` of `args.model`."""
-    dims = read_dims(args.dim)
-    return load_input(args.model, dims=dims, allow_nan=args.allow_nan, kernel=kernel, kernels=args.kernels)
+    dims, values = read_bindings(args.dim), read_values(args.value)
+    return load_input(
+        args.model,
+        dims=dims,
+        values=values,
+        allow_nan=args.allow_nan,
+        max_trips=args.max_trips,
+        kernel=kernel,
+        kernels=args.kernels,
+    )
 
 
-def load_for_inputs(args: argparse.Namespace, given: GivenTensors) -> LoadedProgram:
+def load_for_inputs(args: argparse.Namespace, given: GivenTensors, *, takes_bounds: bool = False) -> LoadedProgram:
     """
     Load the model or IR of `args.model` for a run on the inputs `given`.
 
     The sizes of symbolic dimensions, and of a kernel, are taken from the inputs, and so are, for a model, the values of
     those that only feed shapes and the like; `given` is left with those that the program still takes. Raises UserError
-    where two sizes of one dimension differ, and for dimensions that are still open.
+    where two sizes of one dimension differ, and for dimensions that are still open, or have only a bound, unless the
+    caller `takes_bounds`.
     """
-    dims = read_dims(args.dim)
+    bindings, values = read_bindings(args.dim), read_values(args.value)
     path = Path(args.model)
-    if path.suffix == ".pk":
+    if any(isinstance(each, AtMost) for each in bindings.values()):
+        return load_bound(args, args.kernel, takes_bounds=takes_bounds)
+    dims = read_dims(args.dim)
+    if path.suffix == ".pk" and not values:
         return load_kernel(path, dims, args.kernel, arguments=(given.ordered, given.named))
     if path.suffix != ".onnx" or not (given.ordered or given.named):
-        if path.suffix == ".onnx":
+        if path.suffix == ".onnx" or values:
             program = load_given(args, args.kernel)
         else:
             program = _load_text(path, dims, given, args.kernels)
-        return _ready(program, given)
+        return _ready(program, given, takes_bounds=takes_bounds)
     from penstock.lowering.from_kernel.lower import kernel_file
     from penstock.lowering.from_onnx.model import load_model
-    from penstock.runtime.specialize import Specialiser
+    from penstock.runtime.specialize import Specialiser, with_values
 
-    specialiser = Specialiser(load_model(path), [kernel_file(each) for each in args.kernels], str(path))
+    loaded = with_values(load_model(path), values, dims, str(path))
+    specialiser = Specialiser(loaded, [kernel_file(each) for each in args.kernels], str(path))
     # Inputs that do not fit in number, name or rank are left for the check against the signature, which says so.
     fitted = specialiser.fit(given.ordered, given.named, dims)
     model = specialiser.with_constants(fitted.constants)
     given.ordered[:] = fitted.ordered
     given.named.clear()
     given.named.update(fitted.named)
-    program = import_program(model, fitted.dims, name=str(path), allow_nan=args.allow_nan, kernels=args.kernels)
+    program = import_program(
+        model,
+        fitted.dims,
+        name=str(path),
+        allow_nan=args.allow_nan,
+        max_trips=args.max_trips,
+        kernels=args.kernels,
+    )
     return _ready(program, given)
 
 
-def _ready(program: LoadedProgram, given: GivenTensors) -> LoadedProgram:
+def _ready(program: LoadedProgram, given: GivenTensors, *, takes_bounds: bool = False) -> LoadedProgram:
     """The program, whose dimensions are bound. Inputs that do not fit are told first: they may be why one is open."""
     if (given.ordered or given.named) and open_dims(program.module):
         signature_of(program.module).bind(given.ordered, given.named)
-    require_bound(program.module, str(program.path))
+    require_bound(program.module, str(program.path), takes_bounds=takes_bounds)
     return program
 
 

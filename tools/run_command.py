@@ -14,6 +14,7 @@ from penstock.dialects.diagnostics import USAGE, UserError
 from penstock.runtime.engine import Backend, Engine
 from penstock.runtime.folders import write_folder
 from penstock.runtime.plan import is_plan
+from penstock.runtime.tensor_specs import TensorSpec, lines_of_run
 from penstock.tools.arguments import (
     add_common,
     add_interleaving,
@@ -77,7 +78,7 @@ def execute(args: argparse.Namespace) -> int:
         # Not needed for a plan, which runs without the compiler.
         from penstock.tools.programs import load_for_inputs, say_remarks
 
-        program = load_for_inputs(args, given)
+        program = load_for_inputs(args, given, takes_bounds=args.level != "graph")
         pipeline = "" if _is_run_as_it_stands(args, program) else args.pipeline
         if print_passes(args, program, _until(args), pipeline):
             return 0
@@ -87,7 +88,7 @@ def execute(args: argparse.Namespace) -> int:
     if args.interleaving is not None:
         engine.interleaving = _interleaving(args.interleaving, engine)
     started = time.perf_counter()
-    outputs = engine.run(given.ordered, given.named)
+    outputs = lines_of_run(engine.signature, engine.run(given.ordered, given.named))
     seconds = time.perf_counter() - started
     folder = Path(args.output_dir)
     named = {f"output_{index}.{args.output_format}": spec for index, spec in enumerate(engine.signature.outputs)}
@@ -97,8 +98,8 @@ def execute(args: argparse.Namespace) -> int:
             write_tensor(fresh / name, array, spec.name)
 
     write_folder(folder, "folder of outputs", fill)
-    for name, spec in named.items():
-        say(args, f"{folder / name}: {spec}")
+    for (name, spec), array in zip(named.items(), outputs, strict=True):
+        say(args, f"{folder / name}: {TensorSpec(spec.name, array.shape, spec.dtype)}")
     if args.verbose:
         say(args, f"ran in {seconds:.4f} s ({engine.backend})")
     return 0

@@ -26,8 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from penstock.runtime.compiler import attach_machine, pipeline
+    from penstock.runtime.machines import attach_machine
     from penstock.runtime.pass_manager import read_pipeline, run_passes
+    from penstock.runtime.pipeline import pipeline
     from penstock.runtime.symbolic_dims import require_bound
     from penstock.tools.programs import load_given
 

@@ -74,9 +74,11 @@ def execute(args: argparse.Namespace) -> int:
     if print_passes(args, program, "accel", pipeline):
         return 0
     give_schedules(args, program.ctx)
-    workloads = _lower(args, program, pipeline)
+    workloads, proved = _lower(args, program, pipeline)
     say_remarks(args, program.module)
-    run = run_program(program.module, workloads, None if is_text else args.kernel, verify=not args.no_verify)
+    run = run_program(
+        program.module, workloads, None if is_text else args.kernel, verify=not (proved or args.no_verify)
+    )
     if not run.kernels:
         note = ", ".join(name for name, _ in run.host)
         notes = [f"the host runs {note}"] if note else ["@main calls no kernel"]
@@ -95,12 +97,12 @@ def _require_machine(args: argparse.Namespace, program: LoadedProgram) -> None:
     from penstock.dialects.machine import find_target
 
     if args.machine is None and find_target(program.module) is None:
-        notes = ["say which: --machine NAME", "`penstock machines` lists them"]
+        notes = ["say which: --machine NAME", "`penstock machines list` names them"]
         raise UserError("there is no machine to simulate", loc=str(program.path), notes=notes, status=USAGE)
 
 
-def _lower(args: argparse.Namespace, program: LoadedProgram, pipeline: str | None) -> Workloads:
-    """Lower a program to the accelerator level, and note what its kernels compute on the way."""
+def _lower(args: argparse.Namespace, program: LoadedProgram, pipeline: str | None) -> tuple[Workloads, bool]:
+    """Lower a program; returns what its kernels compute, noted on the way, and whether they are free of hazards."""
     from penstock.runtime.simulator.workloads import Workloads
     from penstock.tools.observed import lower_to_accel
 
@@ -109,8 +111,8 @@ def _lower(args: argparse.Namespace, program: LoadedProgram, pipeline: str | Non
         raise UserError(message, status=USAGE)
     warn_unverified(args)
     workloads = Workloads()
-    lower_to_accel(args, program, pipeline, [workloads], no_verify=args.no_verify)
-    return workloads
+    proved = lower_to_accel(args, program, pipeline, [workloads], no_verify=args.no_verify)
+    return workloads, proved
 
 
 def _texts(

@@ -63,8 +63,9 @@ def kernel_problems(args: argparse.Namespace) -> list[tuple[str, TileProblem]]:
     from penstock.passes.analysis.kernels import machine_kernels
     from penstock.passes.schedule.tiled_ops import TiledOps
     from penstock.passes.tensor.tile_plan import root_of
-    from penstock.runtime.compiler import load_input, passes_for
+    from penstock.runtime.compiler import load_input
     from penstock.runtime.pass_manager import run_passes
+    from penstock.runtime.pipeline import passes_for
     from penstock.runtime.symbolic_dims import require_bound
 
     program = load_input(Path(args.model), dims=read_dims(args.dim))

@@ -24,8 +24,10 @@ from penstock.passes.analysis.kernels import machine_kernels
 from penstock.passes.analysis.memory.memory_problems import function_problems
 from penstock.passes.loop.multi_buffer import MultiBufferPass
 from penstock.passes.planning.problem import Problem
-from penstock.runtime.compiler import attach_machine, import_program, pipeline
+from penstock.runtime.compiler import import_program
+from penstock.runtime.machines import attach_machine
 from penstock.runtime.pass_manager import read_pipeline, run_passes
+from penstock.runtime.pipeline import pipeline
 
 PROGRAMS = (
     ("bert_layer", "rapid-core-like"), ("squeezenet", "neural-accelerator"), ("mobilenet_v2", "gemmini-fp32"),

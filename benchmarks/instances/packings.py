@@ -152,6 +152,12 @@ def _with_windows(boxes: Iterable[Box], random: Random) -> list[tuple[Buffer, in
     return placed
 
 
+def perfect(name: str, count: int, length: int, height: int, pinwheels: float) -> Problem:
+    """A perfect packing, drawn by its name."""
+    random = Random(name)
+    return _shuffled(_whole(cut(count, length, height, random, pinwheels=pinwheels)), height, random)[0]
+
+
 SIZES = ((60, 30, 64), (120, 60, 256), (200, 100, 1024), (300, 300, 1024), (450, 240, 4096))
 """Buffers, moments and height in UNITs."""
 

@@ -56,7 +56,7 @@ from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.hints import isa
 from xdsl.utils.str_enum import StrEnum
 
-from penstock.dialects.element_types import accumulator_of
+from penstock.dialects.accumulators import accumulator_of
 from penstock.dialects.graph.sizes import Dim, is_known, may_equal, unknown_size
 
 Tensor: TypeAlias = TensorType[Attribute]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from xdsl.dialects.builtin import AnyFloat, BytesAttr, DenseIntOrFPElementsAttr, TensorType
 from xdsl.ir import Attribute
@@ -11,7 +11,6 @@ from xdsl.parser import Parser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
-from penstock.dialects.element_types import element_type
 from penstock.dialects.graph.base import (
     GraphOp,
     HasPatternKind,
@@ -20,7 +19,9 @@ from penstock.dialects.graph.base import (
     WeightAttr,
     require,
 )
-from penstock.dialects.weights import Array
+
+if TYPE_CHECKING:
+    from penstock.dialects.weights import Array
 
 Dense: TypeAlias = DenseIntOrFPElementsAttr
 
@@ -32,6 +33,8 @@ def dense_of(array: Array) -> Dense | None:
 
     Raises ValueError for elements that no element type holds.
     """
+    from penstock.dialects.element_types import element_type
+
     element = element_type(array.dtype)
     tensor = TensorType(element, array.shape)
     if isinstance(element, AnyFloat):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import SupportsIndex, TypeAlias
 
 from xdsl.dialects.builtin import DYNAMIC_INDEX, ArrayAttr, StringAttr, TensorType
@@ -27,6 +28,18 @@ DIMS = "graph.dims"
 
 MAX_SIZE = 2**31 - 1
 """The largest size that a symbolic dimension may be given: bytes and offsets of tensors are counted in 64 bits."""
+
+
+@dataclass(frozen=True)
+class AtMost:
+    """A size that each run has its own of, up to a bound: given in the place of a number, `dims={"N": AtMost(16)}`."""
+
+    bound: int
+    """The largest that it may be."""
+
+
+Binding: TypeAlias = "SupportsIndex | AtMost"
+"""What a dimension is given: a number, or a bound."""
 
 Names: TypeAlias = ArrayAttr[StringAttr]
 
@@ -77,6 +90,12 @@ def checked_sizes(sizes: Mapping[str, SupportsIndex], place: str | None = None) 
         if checked[name] > MAX_SIZE:
             raise UserError(f'the dimension "{name}" must be at most {MAX_SIZE}, not {size}', loc=place)
     return checked
+
+
+def split_bindings(dims: Mapping[str, Binding] | None) -> tuple[dict[str, SupportsIndex], dict[str, int]]:
+    """The dimensions that are given a number, and those that are given a bound; raises UserError for a bad bound."""
+    numbers = {name: each for name, each in (dims or {}).items() if not isinstance(each, AtMost)}
+    return numbers, checked_sizes({name: each.bound for name, each in (dims or {}).items() if isinstance(each, AtMost)})
 
 
 def size_of_name(name: str, sizes: Mapping[str, int]) -> int:

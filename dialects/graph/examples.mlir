@@ -199,6 +199,21 @@ func.func @branches(%c: tensor<i1>, %x: tensor<2x3xf32>) -> tensor<2x3xf32> {
   func.return %y : tensor<2x3xf32>
 }
 
+// A loop over the lines of a tensor, and one that a run ends.
+func.func @loops(%n: tensor<i64>, %h: tensor<2x3xf32>, %xs: tensor<4x2x3xf32>) -> (tensor<2x3xf32>, tensor<4x2x3xf32>) {
+  %last, %all = graph.loop reverse carry(%h : tensor<2x3xf32>) slices(%xs : tensor<4x2x3xf32>) {
+  ^bb0(%i: tensor<i64>, %a: tensor<2x3xf32>, %x: tensor<2x3xf32>):
+    %s = graph.add %a, %x : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
+    graph.yield %s, %s : tensor<2x3xf32>, tensor<2x3xf32>
+  } -> tensor<2x3xf32>, tensor<4x2x3xf32>
+  %y = graph.loop count(%n : tensor<i64>) carry(%last : tensor<2x3xf32>) reads(%h : tensor<2x3xf32>) {
+  ^bb0(%i: tensor<i64>, %a: tensor<2x3xf32>, %b: tensor<2x3xf32>):
+    %t = graph.mul %a, %b : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
+    graph.yield %t : tensor<2x3xf32>
+  } -> tensor<2x3xf32>
+  func.return %y, %all : tensor<2x3xf32>, tensor<4x2x3xf32>
+}
+
 func.func @twice(%x: tensor<2x3xf32>) -> tensor<2x3xf32> {
   %out = tensor.empty() : tensor<2x3xf32>
   %y = linalg.generic {indexing_maps = [affine_map<(d0, d1) -> (d0, d1)>, affine_map<(d0, d1) -> (d0, d1)>], iterator_types = ["parallel", "parallel"]} ins(%x : tensor<2x3xf32>) outs(%out : tensor<2x3xf32>) {

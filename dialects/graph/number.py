@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 from xdsl.dialects.builtin import AnyFloat, Float32Type, FloatAttr, f64
 from xdsl.irdl import IRDLOperation
 from xdsl.irdl.declarative_assembly_format import (
@@ -30,6 +29,8 @@ def number_text(value: float, element: AnyFloat = f64) -> str:
         return "nan" if bits == element.pack((math.nan,)) else f"0x{bits[::-1].hex()}"
     if math.isinf(value):
         return "inf" if value > 0 else "-inf"
+    import numpy as np  # most texts have no number
+
     number = np.float32(value) if isinstance(element, Float32Type) else np.float64(value)
     if value != 0 and not 1e-4 <= abs(value) < 1e16:
         return np.format_float_scientific(number, unique=True, trim="0")

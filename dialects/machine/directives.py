@@ -1,11 +1,11 @@
-"""How intrinsics write their operands and dims: lists of names, each with what is said of it."""
+"""How intrinsics write their operands, their dims, and cycles that depend on them."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from typing import ClassVar
 
-from xdsl.dialects.builtin import I64, ArrayAttr, DenseArrayBase, StringAttr, i64
+from xdsl.dialects.builtin import I64, ArrayAttr, DenseArrayBase, IntegerAttr, StringAttr, i64
 from xdsl.ir import Attribute
 from xdsl.irdl import IRDLOperation
 from xdsl.irdl.declarative_assembly_format import (
@@ -96,3 +96,29 @@ class DimList(_NamedList):
                 return f" = {extent}"
             case extents:
                 return f" = [{', '.join(extents)}]"
+
+
+@irdl_custom_directive
+class CycleCount(CustomDirective):
+    """`16`, or an expression of the dims, `"max(m, 256)"`: cycles of one application."""
+
+    count: AttributeVariable
+
+    def parse(self, parser: Parser, state: ParsingState) -> None:
+        text = parser.parse_optional_str_literal()
+        self.count.set(state, IntegerAttr(parser.parse_integer(), i64) if text is None else StringAttr(text))
+
+    def print(self, printer: Printer, state: PrintingState, op: IRDLOperation) -> None:
+        state.print_whitespace(printer)
+        match self.count.get(op):
+            case IntegerAttr() as number:
+                printer.print_string(str(number.value.data))
+            case text:
+                assert text is not None
+                printer.print_attribute(text)
+
+    def is_anchorable(self) -> bool:
+        return True
+
+    def is_present(self, op: IRDLOperation) -> bool:
+        return self.count.get(op) is not None

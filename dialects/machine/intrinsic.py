@@ -33,7 +33,10 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.traits import IsolatedFromAbove, NoTerminator, SymbolOpInterface
 from xdsl.utils.hints import isa
 
-from penstock.dialects.machine.directives import DimList, OperandList
+from penstock.dialects.cycles import Cycles, Timing
+from penstock.dialects.diagnostics import nearest_or_all
+from penstock.dialects.machine.cycle_faults import cycle_faults
+from penstock.dialects.machine.directives import CycleCount, DimList, OperandList
 from penstock.dialects.machine.part import (
     DENSE,
     DRAM,
@@ -79,13 +82,15 @@ class IntrinsicOp(SpelledPart):
     The region takes the operands: a memref with dynamic dims in the scope that the instruction demands (none for
     off chip), or a scalar, which is an immediate of `imm_bits` bits. The generic uses each once, in order, the
     written one last. `operands` names them and says which strides each permits; `shape` says for each loop of the
-    generic which extents one application covers. On a unit, n applications cost n * `ii` + `depth` cycles; on a DMA
-    engine it costs what the transfer costs.
+    generic which extents one application covers. On a unit, n applications cost n * `ii` + `depth` cycles, and what it
+    takes to load the operand that stays in the unit; on a DMA engine it costs what the transfer costs.
     """
 
     name = "machine.intrinsic"
     KIND: ClassVar[str] = "intrinsic"
-    AT_LEAST_ZERO: ClassVar[tuple[str, ...]] = ("depth",)
+    AT_LEAST_ZERO: ClassVar[tuple[str, ...]] = ("depth", "load")
+    CYCLES: ClassVar[tuple[str, ...]] = ("ii", "load")
+    """The keys that may be an expression of the dims."""
 
     unit = opt_prop_def(FlatSymbolRefAttrConstr)
     """The unit that it runs on; either this or `dma` is there."""
@@ -99,10 +104,15 @@ class IntrinsicOp(SpelledPart):
     """The names of the loops of the behaviour."""
     extents = prop_def(ArrayAttr[DenseArrayBase[I64]], prop_name="shape")
     """For each loop the extents of one application: one, a range of two, or none for any."""
-    ii = opt_prop_def(IntegerAttr[I64])
-    """Cycles from one application to the next; of a unit only, where it is required."""
+    ii = opt_prop_def(IntegerAttr[I64] | StringAttr)
+    """Cycles from one application to the next, a number or an expression of its extents, as `max(m, 256)`; of a unit
+    only, where it is required."""
     depth_attr = opt_prop_def(IntegerAttr[I64], prop_name="depth")
     """Cycles that a command takes beyond its applications; of a unit only, where it is required."""
+    stationary = opt_prop_def(StringAttr)
+    """The operand that is read, of which the unit keeps a block while it is reused; of a unit only."""
+    load = opt_prop_def(IntegerAttr[I64] | StringAttr)
+    """Cycles to load a block of the stationary operand, in which the unit does nothing else; as `ii`."""
     efficiency = opt_prop_def(DenseArrayBase.constr(i64))
     """[part, whole]: of a call of a library, the share of the processor's multiply-adds that it does; its applications
     take as long as those, and what it reads and writes as long as the processor takes to copy it. In place of `ii`."""
@@ -117,10 +127,11 @@ class IntrinsicOp(SpelledPart):
     """The behaviour."""
     traits = traits_def(SymbolOpInterface(), NoTerminator(), IsolatedFromAbove())
 
-    custom_directives = (OperandList, DimList)
+    custom_directives = (OperandList, DimList, CycleCount)
     assembly_format = (
         "$sym_name (`unit` $unit^)? (`dma` $dma^)? `operands` custom<OperandList>($operand_names, $strides)"
-        " `shape` custom<DimList>($dims, $shape) (`ii` $ii^)? (`depth` $depth^)?"
+        " `shape` custom<DimList>($dims, $shape) (`ii` custom<CycleCount>($ii)^)? (`depth` $depth^)?"
+        " (`stationary` $stationary^)? (`load` custom<CycleCount>($load)^)?"
         " (`efficiency` $efficiency^)?"
         " (`max_iterations` $max_iterations^)? (`micro_ops` $micro_ops^)? (`imm_bits` $imm_bits^)?"
         f" {SPELLING} (`origin` $origin^)?"
@@ -161,8 +172,34 @@ class IntrinsicOp(SpelledPart):
         args = self.body.block.args
         return self.unit is not None and all(isa(arg.type, MemRefType) and memory_of(arg) == DRAM for arg in args)
 
-    initiation_interval = IntegerProperty("ii")
-    """Cycles from one application to the next; 0 for what a DMA engine does."""
+    @property
+    def initiation_interval(self) -> int:
+        """Cycles from one application to the next, at its largest extents; 0 for what a DMA engine does."""
+        cost = self._cycles("ii")
+        return cost if isinstance(cost, int) else cost.at([1 if each is None else each[1] for each in self.shape])
+
+    @property
+    def timing(self) -> Timing:
+        """The cycles of applications beside `depth`."""
+        return Timing(self._cycles("ii"), None if self.stationary is None else self._cycles("load"))
+
+    @property
+    def stationary_operand(self) -> int | None:
+        """The operand of which the unit keeps a block, by its number among those in memory; None if none."""
+        if self.stationary is None:
+            return None
+        return [spec.name for spec in self.operand_specs() if spec.role != IMMEDIATE].index(self.stationary.data)
+
+    def _cycles(self, key: str) -> Cycles | int:
+        """A number of cycles, or an expression of the dims; 0 if there is none."""
+        match self.properties.get(key):
+            case StringAttr(data=text):
+                return Cycles(text, self.dims)
+            case IntegerAttr(value=number):
+                return number.data
+            case _:
+                return 0
+
     depth = IntegerProperty("depth")
     """Cycles that a command takes beyond its applications; 0 for what a DMA engine does."""
 
@@ -245,7 +282,16 @@ class IntrinsicOp(SpelledPart):
         if not behaviour:
             yield from self._operand_faults()
             yield from self._immediate_faults()
-            yield from self._shape_faults()
+            shape_faults = list(self._shape_faults())
+            yield from shape_faults
+            if not shape_faults and self.unit is not None:
+                yield from self._stationary_faults()
+                names = [name.data for name in self.operand_names]
+                moving = set[int]()
+                if self.stationary is not None and self.stationary.data in names:
+                    moving = self.generic.indexing_maps.data[names.index(self.stationary.data)].data.used_dims()
+                yield from cycle_faults("ii", self._cycles("ii"), self.shape, 1, range(len(self.dims)))
+                yield from cycle_faults("load", self._cycles("load"), self.shape, 0, moving)
         yield from self.spelling_faults()
 
     def _performer_faults(self) -> Iterator[PartFault]:
@@ -255,7 +301,7 @@ class IntrinsicOp(SpelledPart):
         for key in ("ii" if self.efficiency is None else "efficiency", "depth"):
             if self.unit is not None and key not in self.properties:
                 yield PartFault(key, f"an intrinsic of a unit needs {key}")
-        for key in ("ii", "depth", "efficiency", "max_iterations", "micro_ops"):
+        for key in ("ii", "depth", "stationary", "load", "efficiency", "max_iterations", "micro_ops"):
             if self.dma is not None and key in self.properties:
                 yield PartFault(key, f"{key} has no meaning on a dma: it costs what the transfer costs")
         if self.listed_limit is not None and self.iteration_limits is None:
@@ -284,6 +330,22 @@ class IntrinsicOp(SpelledPart):
             for message in self._argument_faults(strides.data, arg):
                 yield PartFault("operands", f'operand "{name}" {message}', (), (memrefs,))
             memrefs += isinstance(arg.type, MemRefType)
+
+    def _stationary_faults(self) -> Iterator[PartFault]:
+        if (self.stationary is None) != (self.load is None):
+            missing = "load" if self.load is None else "stationary"
+            yield PartFault(missing, "stationary names what stays, load the cycles that it takes: give both")
+        if self.stationary is None:
+            return
+        name, roles = self.stationary.data, {spec.name: spec.role for spec in self.operand_specs()}
+        if name not in roles:
+            read = [each for each, role in roles.items() if role == "in"]
+            note = nearest_or_all(name, read, "operands that are read")
+            yield PartFault("stationary", f'there is no operand "{name}"', (note,))
+        elif roles[name] != "in":
+            yield PartFault("stationary", f'only what is read from memory stays, and "{name}" is {roles[name]}')
+        if self.listed_limit is not None:
+            yield PartFault("stationary", "a unit that lists micro-operations iterates in an order of its own")
 
     def _immediate_faults(self) -> Iterator[PartFault]:
         uses = any(not isinstance(arg.type, MemRefType) for arg in self.body.block.args)

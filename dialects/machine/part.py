@@ -154,7 +154,7 @@ def number_faults(key: str, attr: Attribute, least: int) -> Iterator[PartFault]:
             yield PartFault(key, f"{key} must be at least {least}, but is {value}")
 
 
-def rate_faults(rate: DenseArrayBase[I64] | None) -> Iterator[PartFault]:
+def rate_faults(rate: DenseArrayBase[I64] | None, key: str = "rate") -> Iterator[PartFault]:
     """A rate is a fraction [bytes, cycles]."""
     if rate is not None and len(rate) != 2:
-        yield PartFault("rate", f"rate must be [bytes, cycles], but has {len(rate)} numbers")
+        yield PartFault(key, f"{key} must be [bytes, cycles], but has {len(rate)} numbers")

@@ -65,6 +65,12 @@ class ScopeOp(NamedPart):
     """Bytes that offsets, sizes of buffers and the pitch of rows are multiples of."""
     banks = opt_prop_def(IntegerAttr[I64])
     """How many banks it has; one if it is absent."""
+    interleave = opt_prop_def(IntegerAttr[I64])
+    """Bytes after which addresses go on in the next bank, and after the last one in the first; if it is absent each
+    bank is a range of addresses."""
+    conflict = opt_prop_def(IntegerAttr[I64])
+    """Cycles that each application of an intrinsic takes longer for every two of its operands that share a bank; none
+    if it is absent."""
     dtypes = prop_def(ArrayAttr)
     """The element types that it holds."""
     rate = opt_prop_def(DenseArrayBase.constr(i64))
@@ -79,14 +85,27 @@ class ScopeOp(NamedPart):
     where all rows of the first granule come before those of the next."""
 
     assembly_format = (
-        "$sym_name `size` $size `granule` $granule (`banks` $banks^)? `dtypes` $dtypes"
-        " (`rate` $rate^)? (`parent` $parent^)? (`address` $address^)? (`layout` $layout^)?"
-        " (`origin` $origin^)? attr-dict"
+        "$sym_name `size` $size `granule` $granule (`banks` $banks^)? (`interleave` $interleave^)?"
+        " (`conflict` $conflict^)? `dtypes` $dtypes (`rate` $rate^)? (`parent` $parent^)? (`address` $address^)?"
+        " (`layout` $layout^)? (`origin` $origin^)? attr-dict"
     )
 
     size_bytes = IntegerProperty("size")
     granule_bytes = IntegerProperty("granule")
     bank_count = IntegerProperty("banks", 1)
+    conflict_cycles = IntegerProperty("conflict", 0)
+
+    @property
+    def bank_width(self) -> int:
+        """Bytes in a row that are in one bank."""
+        return self.size_bytes // self.bank_count if self.interleave is None else self.interleave.value.data
+
+    def banks_of(self, start: int, end: int) -> int:
+        """The banks of some bytes, as a set: one bit a bank."""
+        first, last = start // self.bank_width, max(end - 1, start) // self.bank_width
+        if last - first + 1 >= self.bank_count:
+            return (1 << self.bank_count) - 1
+        return sum({1 << each % self.bank_count for each in range(first, last + 1)})
 
     @property
     def parent_name(self) -> str:
@@ -121,6 +140,14 @@ class ScopeOp(NamedPart):
                 "size",
                 f"size {self.size_bytes} is not a multiple of the granule, {self.granule_bytes}",
             )
+        banks = self.bank_count
+        if banks < 1 or (self.interleave is None and self.size_bytes % banks):
+            yield PartFault("banks", f"size {self.size_bytes} is not {banks} banks of as many bytes")
+        if self.interleave is not None and (self.bank_width < 1 or self.size_bytes % (banks * self.bank_width)):
+            message = f"size {self.size_bytes} is no multiple of {banks} banks times interleave, {self.bank_width}"
+            yield PartFault("interleave", message)
+        if self.conflict_cycles and banks < 2:
+            yield PartFault("conflict", "conflict is of banks: the scope has one")
         if not self.dtypes.data:
             yield PartFault("dtypes", "dtypes must name at least one element type")
 
@@ -337,6 +364,13 @@ class ProcessorOp(NamedPart):
                     yield PartFault("vector", f"a processor with vectors must say its {key}")
 
 
+def _pair(pair: DenseArrayBase[I64] | None) -> tuple[int, int] | None:
+    if pair is None:
+        return None
+    first, second = ints_of(pair)
+    return first, second
+
+
 def _fraction(pair: DenseArrayBase[I64] | None, default: int = 0) -> Fraction:
     return Fraction(default) if pair is None else Fraction(*ints_of(pair))
 
@@ -375,6 +409,12 @@ class DmaOp(SpelledPart):
     """Cycles from the start of a transfer to its request for the bus."""
     row_overhead = prop_def(IntegerAttr[I64])
     """Cycles for each row of a transfer, besides its bytes."""
+    rate = opt_prop_def(DenseArrayBase.constr(i64))
+    """[bytes, cycles] of an engine that is slower than its bus, which it occupies meanwhile."""
+    burst = opt_prop_def(DenseArrayBase.constr(i64))
+    """[bytes, cycles]: each row is cut into bursts of so many bytes, each of which takes so many cycles more."""
+    padding = opt_prop_def(DenseArrayBase.constr(i64))
+    """[bytes, cycles] at which it writes padding, while it has its bus; padding takes no time if it is absent."""
     outstanding = prop_def(IntegerAttr[I64])
     """Transfers that it can have in flight."""
     convert = opt_prop_def(DictionaryAttr)
@@ -384,6 +424,7 @@ class DmaOp(SpelledPart):
         "$sym_name `unit` $unit `from` $from `to` $to (`bus` $bus^)? `dims` $dims"
         " (`max_count` $max_count^)? (`max_stride` $max_stride^)? (`pad_max` $pad_max^)?"
         " (`align` $align^)? `latency` $latency `row_overhead` $row_overhead"
+        " (`rate` $rate^)? (`burst` $burst^)? (`padding` $padding^)?"
         f" `outstanding` $outstanding (`convert` $convert^)? {SPELLING} (`origin` $origin^)? attr-dict"
     )
 
@@ -423,6 +464,22 @@ class DmaOp(SpelledPart):
     """What the address of a buffer off chip must be a multiple of, in bytes."""
     latency_cycles = IntegerProperty("latency")
     row_overhead_cycles = IntegerProperty("row_overhead")
+
+    @property
+    def own_rate(self) -> tuple[int, int] | None:
+        """Its (bytes, cycles), where it is slower than its bus."""
+        return _pair(self.rate)
+
+    @property
+    def burst_cost(self) -> tuple[int, int] | None:
+        """The bytes of a burst, and the cycles that it takes besides them; None where a row is not cut."""
+        return _pair(self.burst)
+
+    @property
+    def padding_rate(self) -> tuple[int, int] | None:
+        """The (bytes, cycles) at which it pads; None where that takes no time."""
+        return _pair(self.padding)
+
     outstanding_limit = IntegerProperty("outstanding")
     """The transfers it can have in flight."""
 
@@ -437,6 +494,8 @@ class DmaOp(SpelledPart):
         return data["from"], data["to"], rule.data
 
     def own_faults(self) -> Iterator[PartFault]:
+        for key, pair in (("rate", self.rate), ("burst", self.burst), ("padding", self.padding)):
+            yield from rate_faults(pair, key)
         for key, names in (("from", self.sources), ("to", self.destinations)):
             if not names:
                 yield PartFault(key, f'{key} must name at least one scope, or "{DRAM}"')

@@ -17,6 +17,8 @@ func.func @loops(%x: memref<64xf32>, %n: index, %i: index, %tag: memref<1xi32>, 
   %remf = arith.remf %z, %z : f32
   "memref.dma_start"(%x, %i, %y, %i, %n, %tag, %i) : (memref<64xf32>, index, memref<64xf32, 1 : i64>, index, index, memref<1xi32>, index) -> ()
   "vector.print"(%z) : (f32) -> ()
+  "gpu.memcpy"(%x, %x) : (memref<64xf32>, memref<64xf32>) -> ()
+  "gpu.dealloc"(%x) : (memref<64xf32>) -> ()
   func.return
 }
 
@@ -26,6 +28,12 @@ func.func @tensors(%x: tensor<16x32xf32>, %y: tensor<16xf32>, %o: tensor<4x8xf32
     %sum = arith.addf %a, %b : f32
     linalg.yield %sum : f32
   }
+  %map = linalg.map ins(%y, %y : tensor<16xf32>, tensor<16xf32>) outs(%y : tensor<16xf32>)
+  (%c: f32, %d: f32) {
+    %product = arith.mulf %c, %d : f32
+    linalg.yield %product : f32
+  }
+  %softmax = linalg.softmax dimension(1) ins(%x : tensor<16x32xf32>) outs(%x : tensor<16x32xf32>) -> tensor<16x32xf32>
   %forall = scf.forall (%i) in (4) shared_outs(%out = %o) -> (tensor<4x8xf32>) {
     scf.forall.in_parallel {
       tensor.parallel_insert_slice %s into %out[%i, 0] [1, 8] [1, 1] : tensor<1x8xf32> into tensor<4x8xf32>

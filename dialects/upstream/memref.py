@@ -62,8 +62,10 @@ def _check_reinterpreted(op: memref.ReinterpretCastOp) -> None:
         (op.offsets, op.sizes, op.strides), static, ("offset", "size", "stride"), strict=True
     ):
         verify_dynamic_index_list(given, values, DYNAMIC_INDEX, f" in the {title} arguments")
-    shape = _shape(op.result)
-    if len(static[0]) != 1 or shape != tuple(static[1]) or len(static[2]) != len(shape or ()):
+    shape = _shape(op.result) or ()
+    # A size that is known may be unknown to the type.
+    agree = len(shape) == len(static[1]) and all(a in (b, DYNAMIC_INDEX) for a, b in zip(shape, static[1], strict=True))
+    if len(static[0]) != 1 or not agree or len(static[2]) != len(shape):
         raise VerifyException(
             f"Expected one offset, and sizes and strides of {op.result.type}, got {list(static[0])}, {list(static[1])}"
             f" and {list(static[2])}"

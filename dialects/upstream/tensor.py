@@ -1,6 +1,6 @@
 """
 What xDSL 0.74 lacks of the tensor dialect: `tensor.parallel_insert_slice`, the attributes of `tensor.empty`, reshapes
-to and from rank 0 or with sizes that are not known, and `tensor.pad` by sizes that are not known to a size that is.
+to and from rank 0, with sizes or ranks that are not known, and `tensor.pad` by unknown sizes to a size that is known.
 
 See https://mlir.llvm.org/docs/Dialects/TensorOps/#tensorparallel_insert_slice-tensorparallelinsertsliceop
 """
@@ -11,13 +11,14 @@ from math import prod
 from typing import ClassVar, Self, cast
 
 from xdsl.dialects import tensor
-from xdsl.dialects.builtin import DYNAMIC_INDEX, DenseArrayBase, IndexType, TensorType, i64
+from xdsl.dialects.builtin import DYNAMIC_INDEX, DenseArrayBase, IndexType, TensorType, UnrankedTensorType, i64
 from xdsl.dialects.tensor import InsertSliceOp, Tensor
 from xdsl.dialects.utils import DynamicIndexList, verify_dynamic_index_list
 from xdsl.dialects.utils.reshape_ops_utils import verify_reshape_like_types
 from xdsl.ir import Dialect
 from xdsl.irdl import (
     AttrSizedOperandSegments,
+    BaseAttr,
     IRDLOperation,
     irdl_op_definition,
     operand_def,
@@ -29,6 +30,8 @@ from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
 from penstock.dialects.upstream import amend
+
+_ANY_RANK = BaseAttr(TensorType) | BaseAttr(UnrankedTensorType)
 
 
 class EmptyOp(tensor.EmptyOp):
@@ -106,16 +109,21 @@ def _check_expand(op: tensor.ExpandShapeOp) -> None:
 
 
 def _check_reshape(op: tensor.ReshapeOp) -> None:
-    source, shape, result = cast(TensorType, op.source.type), cast(TensorType, op.shape.type), op.result.type
+    shape = cast(TensorType, op.shape.type)
+    source, result = (cast(TensorType | UnrankedTensorType, each.type) for each in (op.source, op.result))
     if source.element_type != result.element_type:
         raise VerifyException("element types of source and result tensor types should be the same")
     if len(shape.get_shape()) != 1:
         raise VerifyException("shape tensor must have a rank one")
+    if isinstance(result, UnrankedTensorType):
+        return
+    if shape.get_shape()[0] not in (len(result.get_shape()), DYNAMIC_INDEX):
+        raise VerifyException("length of shape operand differs from the result's tensor rank")
+    if isinstance(source, UnrankedTensorType):
+        return
     sizes = source.get_shape(), result.get_shape()
     if DYNAMIC_INDEX not in (*sizes[0], *sizes[1]) and prod(sizes[0]) != prod(sizes[1]):
         raise VerifyException("source and result tensor should have the same number of elements")
-    if shape.get_shape()[0] not in (len(sizes[1]), DYNAMIC_INDEX):
-        raise VerifyException("length of shape operand differs from the result's tensor rank")
 
 
 def _check_pad(op: tensor.PadOp) -> None:
@@ -135,6 +143,7 @@ def _check_pad(op: tensor.PadOp) -> None:
 
 
 amend.check(tensor.ExpandShapeOp, _check_expand)
+amend.values(tensor.ReshapeOp, source=_ANY_RANK, result=_ANY_RANK)
 amend.check(tensor.ReshapeOp, _check_reshape)
 amend.check(tensor.PadOp, _check_pad)
 

@@ -25,7 +25,9 @@ from xdsl.dialects.builtin import (
 )
 from xdsl.ir import Attribute, Dialect, SSAValue
 from xdsl.irdl import (
+    BaseAttr,
     IRDLOperation,
+    VarConstraint,
     irdl_op_definition,
     operand_def,
     opt_prop_def,
@@ -40,7 +42,7 @@ from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.hints import isa
 
 from penstock.dialects.upstream import transform_loops, transform_structured, transform_tune
-from penstock.dialects.upstream.handle_ops import ANY_OP, FUNCTIONAL, I64, I64_ARRAY, HandleOp
+from penstock.dialects.upstream.handle_ops import FUNCTIONAL, I64, I64_ARRAY, HandleOp
 from penstock.dialects.window import IntegerList
 
 
@@ -132,12 +134,13 @@ class GetDefiningOp(HandleOp):
 
 @irdl_op_definition
 class MergeHandlesOp(HandleOp):
-    """One handle for the operations of several. https://mlir.llvm.org/docs/Dialects/Transform/#transformmerge_handles"""
+    """One handle for what several stand for. https://mlir.llvm.org/docs/Dialects/Transform/#transformmerge_handles"""
 
     name = "transform.merge_handles"
     deduplicate = opt_prop_def(UnitAttr)
-    handles = var_operand_def(ANY_OP)
-    result = result_def(ANY_OP)
+    T: ClassVar = VarConstraint("T", BaseAttr(base.TransformHandleType))
+    handles = var_operand_def(T)
+    result = result_def(T)
     assembly_format = "(`deduplicate` $deduplicate^)? $handles attr-dict `:` type($result)"
 
 

@@ -40,6 +40,7 @@ from xdsl.parser import Parser, UnresolvedOperand
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
+from penstock.dialects.upstream import amend
 from penstock.dialects.upstream.gpu import DeviceMappingAttr
 from penstock.dialects.upstream.handle_ops import I64_ARRAY, HandleOp
 
@@ -236,3 +237,5 @@ class PadStructuredOp(HandleOp):
 
 OPS = (FuseOp, TileUsingForallOp, PadStructuredOp)
 """All of them."""
+
+amend.values(base.TileOp, loops=base.TransformOpHandleType)

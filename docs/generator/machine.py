@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from docs.generator.source import module_called
 
 from penstock.dialects.machine import IntrinsicOp
-from penstock.lowering.machine_file import BEHAVIOUR_KEYS, MACHINE_KEYS, OPERAND_KEYS, PART_KINDS
+from penstock.lowering.machine_keys import BEHAVIOUR_KEYS, MACHINE_KEYS, OPERAND_KEYS, PART_KINDS
 from penstock.tools.markdown import code, in_one_line, reflowed, table
 from penstock.tools.op_documentation import key_meanings
 
 
 def machine_parts() -> Iterator[list[str]]:
     """The parts of the page on machine files."""
-    for name in ("penstock.lowering.machine_file", "penstock.lowering.from_machine_toml"):
-        module = module_called(name)
+    for name in ("machine_keys", "machine_file", "from_machine_toml", "machine_templates"):
+        module = module_called(f"penstock.lowering.{name}")
         assert module is not None
         yield reflowed(module.docstring)
     yield ["## `[machine]`"]

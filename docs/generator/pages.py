@@ -74,7 +74,8 @@ API_PAGES = (
         "Programs, a step at a time",
         "Text in and out, passes, machines, lockstep, cycles and where bytes come from, as functions.",
         (
-            "runtime/compiler.py: LoadedProgram load_input pipeline compile_module",
+            "runtime/compiler.py: LoadedProgram load_input compile_module",
+            "runtime/pipeline.py: pipeline passes_for",
             "dialects/context.py: PenstockContext make_context",
             "lowering/from_text.py: SourceText ParsedText parse_text",
             "lowering/to_text.py",
@@ -90,7 +91,12 @@ API_PAGES = (
         "planners.md",
         "Planners",
         "A planner gives the buffers of a memory their offsets: a function `Problem, Limits -> Outcome`.",
-        ("passes/planning/problem.py", "passes/planning/registry.py"),
+        (
+            "passes/planning/problem.py",
+            "passes/planning/conflicts.py: Conflicts Separation",
+            "passes/planning/one_pass.py: FitFunction first_fit best_fit place_in_order by_size by_start by_conflicts",
+            "passes/planning/registry.py",
+        ),
         group="penstock.planners",
     ),
     ApiPage(

@@ -32,9 +32,10 @@ from penstock.passes.analysis.commands.traffic import compulsory_bytes
 from penstock.passes.analysis.kernels import kernels, partition, share_on_machine
 from penstock.passes.analysis.memory.memory_problems import PlacedBuffer, ScopePlan, plan_report
 from penstock.passes.toolchain import find_compiler
-from penstock.runtime.compiler import LEVELS, LoadedProgram, compile_module, load_input
+from penstock.runtime.compiler import LoadedProgram, compile_module, load_input
 from penstock.runtime.engine import Engine
 from penstock.runtime.interpreter import Counters, run_module
+from penstock.runtime.levels import LEVELS
 from penstock.tools.programs import write_c, write_program
 
 Array = NDArray[Any]

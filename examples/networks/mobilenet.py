@@ -21,6 +21,7 @@ of 16-bit floats would be a hundredth of the result.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,20 +60,20 @@ V2_STAGES = (
 """Expansion, output channels, blocks, and stride of the first block, of each stage (Table 2 of the paper)."""
 
 
-def mobilenet_v1(seed: int = 0, input_size: int = 224, width: float = 1.0) -> ModelProto:
+def mobilenet_v1(seed: int = 0, input_size: int = 224, width: float = 1.0, classes: int = CLASSES) -> ModelProto:
     """
     MobileNet V1 on 1x3xSxS images of `input_size` S; `width` scales the channels of every layer.
 
     Raises ValueError if the image is smaller than the 32 pixels by which the network shrinks it.
     """
-    network = _Network("mobilenet_v1", seed, input_size)
-    x = network.normalised(network.image(), _scaled(32, width), 3, 2, "/features.0")
+    network = _network("mobilenet_v1", seed, input_size)
+    x = network.normalised(network.image(3, input_size, input_size), _scaled(32, width), 3, 2, "/features.0")
     x = network.rectified(x, "/features.0")
     for index, (channels, stride) in enumerate(V1_BLOCKS, start=1):
         scope = f"/features.{index}"
         x = network.rectified(network.depthwise(x, stride, f"{scope}/dw"), f"{scope}/dw")
         x = network.rectified(network.normalised(x, _scaled(channels, width), 1, 1, f"{scope}/pw"), f"{scope}/pw")
-    return network.classified(x)
+    return network.classified(x, classes)
 
 
 def mobilenet_v2(seed: int = 0, input_size: int = 224, width: float = 1.0) -> ModelProto:
@@ -82,8 +83,8 @@ def mobilenet_v2(seed: int = 0, input_size: int = 224, width: float = 1.0) -> Mo
     The last convolution keeps its 1280 channels for a `width` below 1, as in the paper.
     Raises ValueError if the image is smaller than the 32 pixels by which the network shrinks it.
     """
-    network = _Network("mobilenet_v2", seed, input_size)
-    x = network.normalised(network.image(), _scaled(32, width), 3, 2, "/features.0")
+    network = _network("mobilenet_v2", seed, input_size)
+    x = network.normalised(network.image(3, input_size, input_size), _scaled(32, width), 3, 2, "/features.0")
     x = network.clipped(x, "/features.0")
     index = 0
     for expansion, channels, blocks, first_stride in V2_STAGES:
@@ -92,10 +93,18 @@ def mobilenet_v2(seed: int = 0, input_size: int = 224, width: float = 1.0) -> Mo
             stride = first_stride if block == 0 else 1
             x = _inverted_residual(network, x, expansion, _scaled(channels, width), stride, f"/features.{index}")
     x = network.normalised(x, max(1280, _scaled(1280, width)), 1, 1, f"/features.{index + 1}")
-    return network.classified(network.clipped(x, f"/features.{index + 1}"))
+    return network.classified(network.clipped(x, f"/features.{index + 1}"), CLASSES)
 
 
-def _inverted_residual(network: _Network, x: _Map, expansion: int, channels: int, stride: int, scope: str) -> _Map:
+def _network(name: str, seed: int, input_size: int) -> NormalisedNetwork:
+    if input_size < 32:
+        raise ValueError(f"an image of {input_size} pixels is smaller than the 32 that the network needs")
+    return NormalisedNetwork(name, seed)
+
+
+def _inverted_residual(
+    network: NormalisedNetwork, x: FeatureMap, expansion: int, channels: int, stride: int, scope: str
+) -> FeatureMap:
     """Widen, filter each channel, narrow without an activation, and add the input where the shape is its own."""
     wide = x
     if expansion > 1:
@@ -113,7 +122,7 @@ def _scaled(channels: int, width: float) -> int:
 
 
 @dataclass(frozen=True)
-class _Map:
+class FeatureMap:
     """A feature map: its value, and the mean and variance that the elements of each channel are expected to have."""
 
     value: str
@@ -125,45 +134,77 @@ class _Map:
         return len(self.mean)
 
 
-class _Network:
-    """The layers of a MobileNet, which add to one model."""
+class NormalisedNetwork:
+    """The layers of a network of convolutions with batch normalisations, which add to one model."""
 
-    def __init__(self, name: str, seed: int, input_size: int):
-        if input_size < 32:
-            raise ValueError(f"an image of {input_size} pixels is smaller than the 32 that the network needs")
+    def __init__(self, name: str, seed: int):
         self.builder = OnnxBuilder(name, seed, OPSET)
-        self.input_size = input_size
 
-    def image(self) -> _Map:
-        value = self.builder.input("input", [1, 3, self.input_size, self.input_size])
-        return _Map(value, np.zeros(3), np.ones(3))
+    def image(self, channels: int, *sizes: int) -> FeatureMap:
+        """The input, standard normal."""
+        value = self.builder.input("input", [1, channels, *sizes])
+        return FeatureMap(value, np.zeros(channels), np.ones(channels))
 
-    def normalised(self, x: _Map, channels: int, kernel: int, stride: int, scope: str) -> _Map:
-        """A convolution over all channels and its batch normalisation."""
-        weight = self.builder.he_normal((channels, x.channels, kernel, kernel), x.channels * kernel * kernel)
-        mean = weight.sum(axis=(2, 3), dtype=np.float64) @ x.mean
-        variance = np.square(weight, dtype=np.float64).sum(axis=(2, 3)) @ x.variance
-        return self._convolution(_Map(x.value, mean, variance), weight, stride, 1, scope)
+    def normalised(
+        self,
+        x: FeatureMap,
+        channels: int,
+        kernel: int | tuple[int, int],
+        stride: int,
+        scope: str,
+        *,
+        groups: int = 1,
+        padded: bool = True,
+        dilation: int = 1,
+    ) -> FeatureMap:
+        """
+        A convolution over all channels, or over those of one of the `groups`, and its batch normalisation; unless it is
+        `padded`, only where the whole kernel lies in the image.
+        """
+        height, width = (kernel, kernel) if isinstance(kernel, int) else kernel
+        members = x.channels // groups
+        weight = self.builder.he_normal((channels, members, height, width), members * height * width)
+        taps = weight.sum(axis=(2, 3), dtype=np.float64), np.square(weight, dtype=np.float64).sum(axis=(2, 3))
+        # Each group of the results sees its own channels of the image.
+        mean, variance = (
+            np.concatenate([a @ b for a, b in zip(np.split(each, groups), np.split(moments, groups), strict=True)])
+            for each, moments in zip(taps, (x.mean, x.variance), strict=True)
+        )
+        return self._convolution(FeatureMap(x.value, mean, variance), weight, stride, groups, scope, padded, dilation)
 
-    def depthwise(self, x: _Map, stride: int, scope: str) -> _Map:
+    def depthwise(self, x: FeatureMap, stride: int, scope: str) -> FeatureMap:
         """A 3x3 convolution of each channel with a kernel of its own, and its batch normalisation."""
         weight = self.builder.he_normal((x.channels, 1, 3, 3), 9)
         mean = weight.sum(axis=(1, 2, 3), dtype=np.float64) * x.mean
         variance = np.square(weight, dtype=np.float64).sum(axis=(1, 2, 3)) * x.variance
-        return self._convolution(_Map(x.value, mean, variance), weight, stride, x.channels, scope)
+        return self._convolution(FeatureMap(x.value, mean, variance), weight, stride, x.channels, scope)
 
-    def _convolution(self, x: _Map, weight: Vector, stride: int, group: int, scope: str) -> _Map:
+    def _convolution(
+        self,
+        x: FeatureMap,
+        weight: Vector,
+        stride: int,
+        group: int,
+        scope: str,
+        padded: bool = True,
+        dilation: int = 1,
+    ) -> FeatureMap:
         """A convolution whose output has the moments of `x`, and its batch normalisation."""
         builder, name = self.builder, scope.strip("/").replace("/", ".")
-        kernel, channels = weight.shape[-1], len(weight)
+        kernel, channels = list(weight.shape[2:]), len(weight)
         convolved = builder.node(
             "Conv",
             [x.value, builder.weight(f"{name}.conv.weight", weight)],
             scope,
-            dilations=[1, 1],
+            dilations=[dilation, dilation],
             group=group,
-            kernel_shape=[kernel, kernel],
-            pads=[kernel // 2] * 4,
+            kernel_shape=kernel,
+            pads=[
+                *(dilation * (size - 1) // 2 for size in kernel),
+                *(dilation * (size - 1) - dilation * (size - 1) // 2 for size in kernel),
+            ]
+            if padded
+            else [0] * 4,
             strides=[stride, stride],
         )
         scale, bias = builder.near(channels, 1.0, 0.3), builder.near(channels, 0.5, 0.3)
@@ -178,33 +219,52 @@ class _Network:
             epsilon=1e-5,
             momentum=0.9,
         )
-        return _Map(normalised, bias.astype(np.float64), np.square(scale, dtype=np.float64))
+        return FeatureMap(normalised, bias.astype(np.float64), np.square(scale, dtype=np.float64))
 
-    def rectified(self, x: _Map, scope: str) -> _Map:
+    def rectified(self, x: FeatureMap, scope: str) -> FeatureMap:
         """max(x, 0)."""
-        return _Map(self.builder.node("Relu", [x.value], scope), *_rectified_moments(x))
+        return FeatureMap(self.builder.node("Relu", [x.value], scope), *_rectified_moments(x))
 
-    def clipped(self, x: _Map, scope: str) -> _Map:
+    def clipped(self, x: FeatureMap, scope: str) -> FeatureMap:
         """min(max(x, 0), 6): the upper bound is so far out that it does not move the moments."""
         bounds = [self.builder.constant(bound, scope) for bound in (0.0, 6.0)]
-        return _Map(self.builder.node("Clip", [x.value, *bounds], scope), *_rectified_moments(x))
+        return FeatureMap(self.builder.node("Clip", [x.value, *bounds], scope), *_rectified_moments(x))
 
-    def added(self, x: _Map, y: _Map, scope: str) -> _Map:
+    def max_pooled(self, x: FeatureMap, size: int, stride: int, scope: str, *, padded: bool = False) -> FeatureMap:
+        """The largest of each window; its moments are about those of the map."""
+        pads = [(size - 1) // 2] * 4 if padded else [0] * 4
+        value = self.builder.node("MaxPool", [x.value], scope, kernel_shape=[size] * 2, strides=[stride] * 2, pads=pads)
+        return FeatureMap(value, x.mean, x.variance)
+
+    def average_pooled(self, x: FeatureMap, scope: str) -> FeatureMap:
+        """The mean of each 3x3 window, within the image at its edges, as many as there are elements."""
+        attributes = {"kernel_shape": [3, 3], "strides": [1, 1], "pads": [1, 1, 1, 1], "count_include_pad": 0}
+        value = self.builder.node("AveragePool", [x.value], scope, **attributes)
+        return FeatureMap(value, x.mean, x.variance / 9)
+
+    def joined(self, maps: Sequence[FeatureMap], scope: str) -> FeatureMap:
+        """The channels of maps of one size, one map after the other."""
+        value = self.builder.node("Concat", [each.value for each in maps], scope, axis=1)
+        return FeatureMap(
+            value, np.concatenate([each.mean for each in maps]), np.concatenate([each.variance for each in maps])
+        )
+
+    def added(self, x: FeatureMap, y: FeatureMap, scope: str) -> FeatureMap:
         value = self.builder.node("Add", [x.value, y.value], scope)
-        return _Map(value, x.mean + y.mean, x.variance + y.variance)
+        return FeatureMap(value, x.mean + y.mean, x.variance + y.variance)
 
-    def classified(self, x: _Map) -> ModelProto:
+    def classified(self, x: FeatureMap, classes: int) -> ModelProto:
         """The model: the mean of each channel, and a score for each class."""
         builder = self.builder
         features = builder.node("Flatten", [builder.node("GlobalAveragePool", [x.value])], axis=1)
-        weight = builder.weight("classifier.weight", builder.he_normal((CLASSES, x.channels), x.channels))
-        bias = builder.weight("classifier.bias", builder.near(CLASSES, 0.0, 0.1))
+        weight = builder.weight("classifier.weight", builder.he_normal((classes, x.channels), x.channels))
+        bias = builder.weight("classifier.bias", builder.near(classes, 0.0, 0.1))
         scores = builder.node("Gemm", [features, weight, bias], "/classifier", alpha=1.0, beta=1.0, transB=1)
-        builder.output(scores, [1, CLASSES])
+        builder.output(scores, [1, classes])
         return builder.finish()
 
 
-def _rectified_moments(x: _Map) -> tuple[Vector, Vector]:
+def _rectified_moments(x: FeatureMap) -> tuple[Vector, Vector]:
     """Mean and variance of max(z, 0) for z normal with those of `x`, per channel."""
     deviation = np.sqrt(x.variance)
     ratio = x.mean / deviation

@@ -1,5 +1,5 @@
 """
-ResNet-18 in 8-bit integers with power-of-two scales, written in operators of ONNX.
+ResNet-18 and -50 in 8-bit integers with power-of-two scales, written in operators of ONNX.
 
 Every convolution is ConvInteger on int8, an int32 bias that holds half a step of the result, and a shift to the right
 by s places. ONNX shifts unsigned integers only; a double holds every int32, so Floor(double(x) * 2^-s) is that shift,
@@ -23,7 +23,10 @@ from onnx_builder import OnnxBuilder
 
 OPSET = 13
 STAGES = (64, 128, 256, 512)
-"""Channels; each stage has two blocks, and all but the first halve the image."""
+"""Channels; all stages but the first halve the image."""
+BLOCKS = 2, 2, 2, 2
+BOTTLENECKS = 3, 4, 6, 3
+"""Blocks of each stage, of ResNet-18 and of ResNet-50."""
 CLASSES = 1000
 EXPONENT = 5
 """Activations count in steps of 2^-5: 127 of them are four standard deviations."""
@@ -36,9 +39,20 @@ def resnet18_int8(seed: int = 0, input_size: int = 224, width: int = 64, classes
 
     `width` is the number of channels of the first stage, 64 in the publication. Raises ValueError for another size.
     """
+    return _resnet("resnet18_int8", BLOCKS, 1, seed, input_size, width, classes)
+
+
+def resnet50_int8(seed: int = 0, input_size: int = 224, width: int = 64, classes: int = CLASSES) -> ModelProto:
+    """The same with the bottlenecks of ResNet-50, the second convolution of which has the stride."""
+    return _resnet("resnet50_int8", BOTTLENECKS, 4, seed, input_size, width, classes)
+
+
+def _resnet(
+    name: str, blocks: tuple[int, ...], expansion: int, seed: int, input_size: int, width: int, classes: int
+) -> ModelProto:
     if input_size % 32:
         raise ValueError(f"{input_size} pixels are no multiple of 32")
-    builder = OnnxBuilder("resnet18_int8", seed, OPSET)
+    builder = OnnxBuilder(name, seed, OPSET)
     network = _Network(builder)
     step = builder.weight("input_scale", np.array(2.0**-EXPONENT, np.float32))
     zero = builder.weight("input_zero_point", np.array(0, np.int8))
@@ -48,9 +62,10 @@ def resnet18_int8(seed: int = 0, input_size: int = 224, width: int = 64, classes
     x = builder.node("MaxPool", [x], "/maxpool", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
     channels = width
     for stage, wide in enumerate(width * each // STAGES[0] for each in STAGES):
-        for block in range(2):
-            x = network.block(x, channels, wide, 2 if stage and not block else 1, f"/layer{stage + 1}.{block}")
-            channels = wide
+        for block in range(blocks[stage]):
+            stride = 2 if stage and not block else 1
+            x = network.block(x, channels, wide, stride, f"/layer{stage + 1}.{block}", expansion)
+            channels = wide * expansion
     x = builder.node("DequantizeLinear", [x, step, zero], "/head")
     x = builder.node("Flatten", [builder.node("GlobalAveragePool", [x], "/head")], "/head", axis=1)
     weight = builder.weight("fc.weight", builder.he_normal((classes, channels), channels))
@@ -67,17 +82,27 @@ class _Network:
         self.low = builder.weight("low", np.array(0, np.int32))
         self.high = builder.weight("high", np.array(LARGEST, np.int32))
 
-    def block(self, x: str, channels: int, wide: int, stride: int, scope: str) -> str:
-        """A basic block: two convolutions and the shortcut, which is a third one where the shape changes."""
-        shortened = stride != 1 or channels != wide
+    def block(self, x: str, channels: int, wide: int, stride: int, scope: str, expansion: int = 1) -> str:
+        """
+        A block and its shortcut, which is a convolution where the shape changes: two convolutions of 3x3, or with an
+        `expansion` one between two of 1x1, the last of which has so many times the channels.
+        """
+        outputs = wide * expansion
+        shortened = stride != 1 or channels != outputs
         gain = math.sqrt(0.5) if shortened else 0.5
         skip = x
         if shortened:
-            short = self.convolution(x, (channels, wide, 1), f"{scope}/downsample", stride, gain=gain)
+            short = self.convolution(x, (channels, outputs, 1), f"{scope}/downsample", stride, gain=gain)
             skip = self.bounded(short, f"{scope}/downsample", "lowest")
         skip = self.builder.node("Cast", [skip], scope, to=TensorProto.INT32)
-        y = self.bounded(self.convolution(x, (channels, wide, 3), f"{scope}/conv1", stride), f"{scope}/conv1")
-        y = self.convolution(y, (wide, wide, 3), f"{scope}/conv2", 1, gain=gain)
+        shapes = [(channels, wide, 3), (wide, wide, 3)]
+        if expansion > 1:
+            shapes = [(channels, wide, 1), (wide, wide, 3), (wide, outputs, 1)]
+        y, strided = x, len(shapes) - 2
+        for number, shape in enumerate(shapes[:-1]):
+            name = f"{scope}/conv{number + 1}"
+            y = self.bounded(self.convolution(y, shape, name, stride if number == strided else 1), name)
+        y = self.convolution(y, shapes[-1], f"{scope}/conv{len(shapes)}", 1, gain=gain)
         return self.bounded(self.builder.node("Add", [y, skip], scope), scope)
 
     def convolution(self, x: str, shape: tuple[int, int, int], scope: str, stride: int, *, gain: float = 1.0) -> str:

@@ -28,10 +28,13 @@ if str(Path(__file__).parent) not in sys.path:
 
 import light
 from bert import bert
+from inception import inception_v3, inception_v4
 from int8_cnn import int8_cnn
 from lstm import lstm
 from mobilenet import mobilenet_v1, mobilenet_v2
 from resnet18_int8 import resnet18_int8
+from resnext import resnext50
+from ssd import ssd300
 
 Array = NDArray[Any]
 
@@ -70,6 +73,22 @@ def _mobilenet_v2(seed: int = 0, small: bool = False) -> ModelProto:
     return mobilenet_v2(seed, 64, 0.5) if small else mobilenet_v2(seed)
 
 
+def _inception_v3(seed: int = 0, small: bool = False) -> ModelProto:
+    return inception_v3(seed, 75, 0.125) if small else inception_v3(seed)
+
+
+def _inception_v4(seed: int = 0, small: bool = False) -> ModelProto:
+    return inception_v4(seed, 75, 0.125) if small else inception_v4(seed)
+
+
+def _resnext50(seed: int = 0, small: bool = False) -> ModelProto:
+    return resnext50(seed, 64, 0.25) if small else resnext50(seed)
+
+
+def _ssd300(seed: int = 0, small: bool = False) -> ModelProto:
+    return ssd300(seed, 0.125) if small else ssd300(seed)
+
+
 def _bert_layer(seed: int = 0, small: bool = False) -> ModelProto:
     return bert(seed, sequence=16, hidden=96, heads=4, feed_forward=384) if small else bert(seed)
 
@@ -90,6 +109,10 @@ NETWORKS: dict[str, NetworkBuilder] = {
     **{name: functools.partial(_light, name) for name in light.LIGHT_MODELS},
     "mobilenet_v1": _mobilenet_v1,
     "mobilenet_v2": _mobilenet_v2,
+    "inception_v3": _inception_v3,
+    "inception_v4": _inception_v4,
+    "resnext50": _resnext50,
+    "ssd300": _ssd300,
     "bert_layer": _bert_layer,
     "lstm": _lstm,
     "int8_cnn": _int8_cnn,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from xdsl.dialects import func, memref, scf
+from xdsl.dialects import cf, func, memref, scf
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.ir import Operation
 
@@ -51,7 +51,10 @@ EMITTERS: dict[type[Operation], Callable[[Emitter, Any], None]] = {
     scf.ParallelOp: control.emit_parallel,
     ForallOp: forall.emit_forall,
     scf.IfOp: control.emit_if,
+    scf.IndexSwitchOp: control.emit_index_switch,
+    scf.ExecuteRegionOp: control.emit_execute_region,
     scf.WhileOp: control.emit_while,
+    cf.AssertOp: control.emit_assert,
     func.CallOp: control.emit_call,
 }
 """Class of an op -> what writes it, in every language."""

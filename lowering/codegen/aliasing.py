@@ -11,11 +11,14 @@ from collections.abc import Iterator, Mapping
 from itertools import combinations
 
 from xdsl.dialects import func
+from xdsl.dialects.builtin import MemRefType
 from xdsl.ir import BlockArgument, SSAValue
+from xdsl.utils.hints import isa
 
 from penstock.dialects.mem import ScopedAllocation
 from penstock.passes.analysis.memory.aliases import Aliases, bits, is_memory
 from penstock.passes.analysis.memory.dataflow import DataFlow, Flows
+from penstock.passes.analysis.memory.strips import bytes_of
 
 
 def data_flows(functions: Mapping[str, func.FuncOp]) -> dict[str, DataFlow]:
@@ -40,20 +43,36 @@ def restricted_arguments(flows: Mapping[str, DataFlow], entry: str) -> dict[str,
                     continue
                 callee = call.callee.string_value()
                 called.add(callee)
-                shared = set(_shared_operands(call, flow.aliases, flows[callee].aliases, restricted[name]))
+                shared = set(_shared_operands(call, flow.aliases, flows[callee], restricted[name]))
                 changed = changed or bool(shared & restricted[callee])
                 restricted[callee] -= shared
     return {name: numbers if name in called else frozenset[int]() for name, numbers in restricted.items()}
 
 
-def _shared_operands(call: func.CallOp, aliases: Aliases, callee: Aliases, apart: frozenset[int]) -> Iterator[int]:
+_Place = tuple[SSAValue, tuple[int, int] | None]
+"""A root, and the bytes of it, from and to; None for all."""
+
+
+def _places(value: SSAValue, aliases: Aliases, *, whole: bool) -> Iterator[_Place]:
+    """What a memref may be: part of a root where it certainly is that, or all of several."""
+    part = None if whole else aliases.part(value)
+    for number in bits(aliases.of(value)):
+        type = aliases.roots[number].type
+        if part is None or part.root != number or not isa(type, MemRefType):
+            yield aliases.roots[number], None
+        else:
+            yield aliases.roots[number], bytes_of(part, type)
+
+
+def _shared_operands(call: func.CallOp, aliases: Aliases, flow: DataFlow, apart: frozenset[int]) -> Iterator[int]:
     """The operands of a call that may overlap another one, or a buffer of the callee."""
+    beyond = flow.summary.beyond
     operands = [
-        (number, [aliases.roots[root] for root in bits(aliases.of(value))])
+        (number, list(_places(value, aliases, whole=number in beyond)))
         for number, value in enumerate(call.arguments)
         if is_memory(value.type)
     ]
-    own = [op.results[0] for op in callee.allocations]
+    own: list[_Place] = [(op.results[0], None) for op in flow.aliases.allocations]
     for number, roots in operands:
         if any(_may_overlap(a, b, apart) for a in roots for b in own):
             yield number
@@ -62,12 +81,24 @@ def _shared_operands(call: func.CallOp, aliases: Aliases, callee: Aliases, apart
             yield from (number, other)
 
 
-def _may_overlap(one: SSAValue, other: SSAValue, apart: frozenset[int]) -> bool:
-    """Whether two roots may share bytes; `apart` are the arguments that overlap nothing else."""
-    if one is other:
+def _may_overlap(one: _Place, other: _Place, apart: frozenset[int]) -> bool:
+    """Whether parts of two roots may share bytes; `apart` are the arguments that overlap nothing else."""
+    (a, mine), (b, theirs) = one, other
+    if a is b:
         return True
-    arguments = [root.index for root in (one, other) if isinstance(root, BlockArgument)]
+    arguments = [root.index for root in (a, b) if isinstance(root, BlockArgument)]
     if arguments:
         return apart.isdisjoint(arguments)
-    a, b = one.owner, other.owner
-    return not isinstance(a, ScopedAllocation) or not isinstance(b, ScopedAllocation) or a.overlaps(b) is not False
+    if not isinstance(a.owner, ScopedAllocation) or not isinstance(b.owner, ScopedAllocation):
+        return True
+    if a.owner.overlaps(b.owner) is not True:
+        return a.owner.overlaps(b.owner) is None
+    begin, end = _bytes(a.owner, mine)
+    start, stop = _bytes(b.owner, theirs)
+    return begin < stop and start < end
+
+
+def _bytes(op: ScopedAllocation, part: tuple[int, int] | None) -> tuple[int, int]:
+    """Where a part of a buffer with a place lies."""
+    low, high = part or (0, op.size_in_bytes)
+    return op.planned_offset() + low, op.planned_offset() + high

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xdsl.dialects import func, scf
-from xdsl.dialects.builtin import MemRefType
-from xdsl.ir import Region, SSAValue
+from xdsl.dialects import cf, func, scf
+from xdsl.dialects.builtin import DYNAMIC_INDEX, MemRefType
+from xdsl.ir import Operation, Region, SSAValue
 from xdsl.utils.hints import isa
 
 from penstock.dialects.mem import memref_of
+from penstock.dialects.upstream.cf import is_bound_of_a_loop
 from penstock.lowering.codegen.emitter import Emitter
 from penstock.lowering.codegen.text import Expr
 from penstock.lowering.codegen.views import View, is_token, owner_of, unsupported
 from penstock.passes.analysis.loop_dependences import VECTORIZE, obstacle_to_vectors
+
+MOST_CASES = 100
+"""Of a switch, whose branches are nested."""
+TOO_MANY, ASSERTED = 3, 4
+"""The faults of a loop that would have more iterations than it may, and of an assertion of the program itself."""
 
 # what loops and branches carry
 
@@ -88,15 +94,46 @@ def emit_parallel(emitter: Emitter, op: scf.ParallelOp) -> None:
 def emit_if(emitter: Emitter, op: scf.IfOp) -> None:
     """A branch; what it yields are variables."""
     _variables(emitter, op.results, None)
-
-    def emit(region: Region) -> None:
-        emitter.emit_block(region.block)
-        if isinstance(terminator := region.block.last_op, scf.YieldOp):
-            _assign(emitter, op.results, terminator.arguments)
-
-    otherwise = (lambda: emit(op.false_region)) if op.false_region.blocks else None
-    emitter.branch(emitter.scalar(op.cond), lambda: emit(op.true_region), otherwise)
+    otherwise = (lambda: _arm(emitter, op, op.false_region)) if op.false_region.blocks else None
+    emitter.branch(emitter.scalar(op.cond), lambda: _arm(emitter, op, op.true_region), otherwise)
     _read(emitter, op.results, op.results)
+
+
+def emit_index_switch(emitter: Emitter, op: scf.IndexSwitchOp) -> None:
+    """A branch for each case, one in the other."""
+    cases = list(zip(op.cases.get_values(), op.case_regions, strict=True))
+    if len(cases) > MOST_CASES:
+        note = "branches are nested, and C compilers need not take more than 127 blocks in each other"
+        raise emitter.refuse(op, f"more than {MOST_CASES} cases", note)
+    _variables(emitter, op.results, None)
+
+    def emit(number: int) -> None:
+        if number == len(cases):
+            _arm(emitter, op, op.default_region)
+            return
+        case, region = cases[number]
+        condition = emitter.equal(emitter.size(op.arg), case)
+        emitter.branch(condition, lambda: _arm(emitter, op, region), lambda: emit(number + 1))
+
+    emit(0)
+    _read(emitter, op.results, op.results)
+
+
+def _arm(emitter: Emitter, op: Operation, region: Region) -> None:
+    emitter.emit_block(region.block)
+    if isinstance(terminator := region.block.last_op, scf.YieldOp):
+        _assign(emitter, op.results, terminator.arguments)
+
+
+def emit_execute_region(emitter: Emitter, op: scf.ExecuteRegionOp) -> None:
+    """What is inside, in its place."""
+    if len(op.region.blocks) > 1:
+        raise emitter.refuse(op, "a region of several blocks", "the pass lift-cf-to-scf makes ops of scf of it")
+    emitter.emit_block(op.region.block)
+    terminator = op.region.block.last_op
+    assert isinstance(terminator, scf.YieldOp)
+    for result, value in zip(op.results, terminator.arguments, strict=True):
+        emitter.values[result] = emitter.values[value]
 
 
 def emit_while(emitter: Emitter, op: scf.WhileOp) -> None:
@@ -120,6 +157,11 @@ def emit_while(emitter: Emitter, op: scf.WhileOp) -> None:
     _read(emitter, op.results, op.results)
 
 
+def emit_assert(emitter: Emitter, op: cf.AssertOp) -> None:
+    """A fault of the run where what is asserted does not hold; it goes on, as after other faults."""
+    emitter.expect(emitter.scalar(op.arg), TOO_MANY if is_bound_of_a_loop(op) else ASSERTED)
+
+
 # calls
 
 
@@ -138,7 +180,8 @@ def _require_argument(op: func.CallOp, view: View | Expr, arg: SSAValue) -> None
     if isinstance(view, Expr):
         return
     type = memref_of(arg)
-    if view.shape != tuple(type.get_shape()) or view.strides != type.get_strides():
+    wanted = [*(None if size == DYNAMIC_INDEX else size for size in type.get_shape()), *(type.get_strides() or ())]
+    if any(number not in (None, given) for number, given in zip(wanted, (*view.shape, *view.strides), strict=True)):
         shape = "x".join(map(str, view.shape))
         raise unsupported(
             op, f"@{op.callee.string_value()} takes {type}, and is given one of {shape} with strides {view.strides}"

@@ -12,11 +12,13 @@ from dataclasses import dataclass, replace
 
 from xdsl.dialects import memref
 from xdsl.ir import SSAValue
+from xdsl.ir.affine import AffineMap
 
 from penstock.dialects.accel import DmaOp
 from penstock.dialects.machine import REGISTERS
 from penstock.dialects.mem import CopyOp
 from penstock.dialects.window import WindowedTransfer
+from penstock.lowering.codegen.bounds import domain, inside, part, require
 from penstock.lowering.codegen.emitter import Emitter
 from penstock.lowering.codegen.text import Expr, Size
 from penstock.lowering.codegen.views import Terms, View, static_product
@@ -30,7 +32,7 @@ MOST_UNROLLED = 16
 class Axis:
     """One dim of a box: the part `low` to below `high` of it is moved."""
 
-    size: int
+    size: Size
     low: Size
     high: Size
     strides: tuple[Size, Size]
@@ -53,8 +55,8 @@ def emit_transfer(emitter: Emitter, op: WindowedTransfer) -> None:
     may_be_out_of_bounds = op.padding is not None or (isinstance(op, DmaOp) and op.clipped is not None)
     if isinstance(op, DmaOp):
         emitter.count("transfers", 1)
-    if 0 in op.box:
-        return
+    if 0 in (dest if op.window_side == "source" else source).shape:
+        return  # the box is empty, and not only the tensor around it
     axes, offsets = _axes(emitter, op, source, dest, may_be_out_of_bounds)
     if op.padding is not None:
         _fill_outside(emitter, axes, dest, emitter.scalar(op.padding))
@@ -66,10 +68,9 @@ def emit_memref_copy(emitter: Emitter, op: memref.CopyOp) -> None:
     """A copy of a whole memref."""
     source, dest = emitter.view(op.source), emitter.view(op.destination)
     emitter.describe(op, "memref.copy")
+    require(emitter, domain(emitter, op, AffineMap.identity(len(source.shape)), source.shape, dest.shape))
     axes: list[Axis] = []
     for size, *strides in zip(source.shape, source.strides, dest.strides, strict=True):
-        if not isinstance(size, int):
-            raise emitter.refuse(op, "memref.copy of a memref of unknown shape")
         axes.append(Axis(size, 0, size, (strides[0], strides[1])))
     _move(emitter, axes, ([], []), source, dest)
 
@@ -77,7 +78,8 @@ def emit_memref_copy(emitter: Emitter, op: memref.CopyOp) -> None:
 def _describe(emitter: Emitter, op: WindowedTransfer, source: View, dest: View) -> None:
     """A comment that says what is moved."""
     ends = f"{source.scope or 'off chip'} to {dest.scope or 'off chip'}"
-    box = " x ".join(map(str, op.box)) or "one element"
+    moved = dest.shape if op.window_side == "source" else source.shape
+    box = " x ".join(map(str, moved)) or "one element"
     engine = f" on {op.engine.data}" if isinstance(op, DmaOp) else ""
     emitter.describe(op, f"{op.name}{engine}, {ends}: {box}")
 
@@ -88,21 +90,28 @@ def _axes(
     """The dims of the box, and where it begins in the source and in the destination."""
     side = op.window_side
     at = op.mixed_source_offsets() if side == "source" else op.mixed_dest_offsets()
-    window = source if side == "source" else dest
+    window, box = (source, dest.shape) if side == "source" else (dest, source.shape)
     may_clip = may_be_out_of_bounds or side == "dest"
     axes: list[Axis] = []
     starts: list[Size] = []
-    for dim, (offset, size, bound) in enumerate(zip(at, op.box, window.shape, strict=True)):
+    for dim, (offset, size, bound) in enumerate(zip(at, box, window.shape, strict=True)):
         start = emitter.named(emitter.size(offset))
+        low, high = _bounds(emitter, offset, start, size, bound) if may_clip else (0, size)
+        if not may_clip and isinstance(size, int) and isinstance(bound, int):
+            start = inside(emitter, offset, bound, size)
+        elif not may_clip:
+            require(emitter, part(emitter, start, size, 1, bound))
         starts.append(start)
-        low, high = _bounds(emitter, offset, start, size, bound) if may_clip and isinstance(bound, int) else (0, size)
         axes.append(Axis(size, low, high, (source.strides[dim], dest.strides[dim])))
     begin: Terms = list(zip(starts, window.strides, strict=True))
     return axes, (begin, []) if side == "source" else ([], begin)
 
 
-def _bounds(emitter: Emitter, offset: int | SSAValue, start: Size, size: int, bound: int) -> Sequence[Size]:
+def _bounds(emitter: Emitter, offset: int | SSAValue, start: Size, size: Size, bound: Size) -> Sequence[Size]:
     """The part of `size` elements at `offset`, which is `start`, that lies in `bound` elements."""
+    if not isinstance(size, int) or not isinstance(bound, int):
+        # Of sizes that only a run knows, the same one fits.
+        return (0, size) if offset == 0 and size == bound else _clipped(emitter, start, size, bound)
     reach = AffineIndex.of(offset).bounds
     may_begin_before = reach is None or reach[0] < 0
     may_end_after = reach is None or reach[1] + size > bound
@@ -112,6 +121,10 @@ def _bounds(emitter: Emitter, offset: int | SSAValue, start: Size, size: int, bo
         low, high = max(0, -start), min(size, bound - start)
         return (low, high) if low < high else (0, 0)
     return emitter.clipped(start, size, bound, may_begin_before=may_begin_before, may_end_after=may_end_after)
+
+
+def _clipped(emitter: Emitter, start: Size, size: Size, bound: Size) -> Sequence[Size]:
+    return emitter.clipped(start, size, bound, may_begin_before=start != 0, may_end_after=True)
 
 
 def _fill_outside(emitter: Emitter, axes: Sequence[Axis], dest: View, padding: Expr) -> None:
@@ -141,7 +154,19 @@ def _fill_outside(emitter: Emitter, axes: Sequence[Axis], dest: View, padding: E
         emitter.branch(emitter.any_empty(ranges), lambda: fill(whole), fill_around)
     elif not all(axis.is_whole for axis in axes):
         with emitter.block():
-            fill_around()
+            fill(whole) if _is_shredded(emitter, axes, whole, dest) else fill_around()
+
+
+def _is_shredded(emitter: Emitter, axes: Sequence[Axis], whole: Sequence[Axis], dest: View) -> bool:
+    """Whether what lies outside is many more runs than all of the destination is vectors, one after the other."""
+    merged, lanes = _merged(emitter, whole), emitter.lanes_of(dest.ctype)
+    if not lanes or len(merged) != 1 or not isinstance(merged[0].size, int):
+        return False
+    runs, around = 0, 1
+    for axis in axes:
+        runs += around * ((axis.low != 0) + (axis.high != axis.size))
+        around *= axis.count or 0
+    return 3 * merged[0].size <= 2 * runs * lanes
 
 
 def _count_bytes(emitter: Emitter, op: WindowedTransfer, axes: Sequence[Axis], source: View, dest: View) -> None:
@@ -167,11 +192,11 @@ def _merged(emitter: Emitter, axes: Sequence[Axis]) -> list[Axis]:
         if (
             last is not None
             and axis.is_whole
-            and axis.size > 0
+            and axis.size != 0
             and all(outer == times(inner, axis.size) for outer, inner in zip(last.strides, axis.strides, strict=True))
         ):
             low, high = times(last.low, axis.size), times(last.high, axis.size)
-            merged[-1] = Axis(last.size * axis.size, low, high, axis.strides)
+            merged[-1] = Axis(times(last.size, axis.size), low, high, axis.strides)
         else:
             merged.append(axis)
     return merged
@@ -204,7 +229,7 @@ def _move(emitter: Emitter, axes: Sequence[Axis], offsets: tuple[Terms, Terms], 
         emitter.copy_run(dest, to, source, start, run.low, run.high)
 
     lanes = emitter.lanes_of(ctype) if is_in_registers else 0
-    if lanes and all(axis.count is not None for axis in merged) and run.is_whole and run.size % lanes == 0:
+    if lanes and all(axis.count is not None for axis in merged) and run.is_whole and int(run.size) % lanes == 0:
         _loops(emitter, merged, vector, is_in_registers=True, lanes=lanes)
     else:
         _loops(emitter, merged[:-1], row, is_in_registers=is_in_registers, is_independent=False)

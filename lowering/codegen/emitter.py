@@ -162,15 +162,21 @@ class Emitter:
         """A size that is used several times."""
         return size
 
+    def multiple(self, size: Size, of: int) -> Size:
+        """The largest multiple of a number that is no larger than a size; of a size that is not known."""
+        raise NotImplementedError
+
     def slot_offset(self, turn: Size, slots: int, pitch: int) -> Size:
         """`turn` modulo `slots`, times `pitch`."""
         raise NotImplementedError
 
-    def inside(self, value: SSAValue, offset: Size, extent: Size, size: Size) -> Size:
-        """The offset `value` if `size` elements at it are among `extent`, else 0, and a fault."""
+    def inside(self, offset: Size, extent: Size, span: int) -> Size:
+        """The offset if `span` elements from it on are among `extent`, else 0, and a fault."""
         raise NotImplementedError
 
-    def clipped(self, start: Size, size: int, bound: int, *, may_begin_before: bool, may_end_after: bool) -> list[Size]:
+    def clipped(
+        self, start: Size, size: Size, bound: Size, *, may_begin_before: bool, may_end_after: bool
+    ) -> list[Size]:
         """From where to where `size` elements at `start`, which is not known, are among `bound`; may be crossed."""
         raise NotImplementedError
 
@@ -187,6 +193,10 @@ class Emitter:
 
     def minimum(self, left: Expr, right: Expr) -> Expr:
         """The smaller of two indices."""
+        raise NotImplementedError
+
+    def equal(self, value: Size, number: int) -> Expr:
+        """Whether an index is a number."""
         raise NotImplementedError
 
     def any_empty(self, ranges: Sequence[tuple[Size, Size]]) -> Expr:
@@ -276,6 +286,14 @@ class Emitter:
 
     def leave_unless(self, condition: Expr, last: Callable[[], None]) -> None:
         """Leave the endless loop unless the condition, as it is before `last`, holds; `last` is done either way."""
+        raise NotImplementedError
+
+    def expect(self, condition: Expr, fault: int) -> None:
+        """Note a fault unless a condition holds."""
+        raise NotImplementedError
+
+    def leave_if(self, condition: Expr, fault: int) -> None:
+        """Return from the function, with a fault, if a condition holds."""
         raise NotImplementedError
 
     def branch(self, condition: Expr, then: Callable[[], None], otherwise: Callable[[], None] | None) -> None:

@@ -25,6 +25,9 @@ LANES = (32, 64, 48, 40, 56, 24, 16)
 ROWS = (7, 8, 6, 5, 4)
 """Heights of a block, best first."""
 
+OPEN_LANES, OPEN_ROWS = 16, 4
+"""Of a block along a dim whose extent only a run knows: what is left over is computed line by line."""
+
 ACCUMULATORS = 256
 """The most outputs of a block: 32 vectors of 8."""
 
@@ -95,8 +98,8 @@ def plan_nest(domain: Domain, *, in_registers: bool = False) -> LoopNest | None:
         if extent > 1
     ]
     free = sorted((loop for loop in loops if loop.dims[0] in parallel), key=lambda loop: -abs(loop.strides[-1]))
-    free = _merged(free, domain.indexed)
-    sequential = _merged([loop for loop in loops if loop.dims[0] not in parallel], domain.indexed)
+    free = _merged(free, domain)
+    sequential = _merged([loop for loop in loops if loop.dims[0] not in parallel], domain)
     lanes = _lanes(free, domain.inputs)
     if not sequential or lanes is None:
         outer = tuple(Strip(loop) for loop in free if loop is not lanes)
@@ -107,13 +110,13 @@ def plan_nest(domain: Domain, *, in_registers: bool = False) -> LoopNest | None:
         return LoopNest(
             steps, (), tuple(sequential), next((block[loop] for loop in free if loop is not lanes), None), block[lanes]
         )
-    width = Strip(lanes, _width(lanes.extent))
-    rows = _rows(free, width, domain.inputs)
+    width = Strip(lanes, OPEN_LANES if domain.open.intersection(lanes.dims) else _width(lanes.extent))
+    rows = _rows(free, width, domain)
     if rows is None:
         return LoopNest(
             tuple(width if loop is lanes else Strip(loop) for loop in free), (), tuple(sequential), None, width
         )
-    return _contraction(free, sequential, rows, width, domain.inputs)
+    return _contraction(free, sequential, rows, width, domain)
 
 
 def _without_single_dims(domain: Domain) -> Domain:
@@ -122,17 +125,18 @@ def _without_single_dims(domain: Domain) -> Domain:
         tuple(stride if extent > 1 else 0 for stride, extent in zip(each, domain.extents, strict=True))
         for each in domain.strides
     )
-    return Domain(domain.extents, strides, domain.outputs, domain.indexed)
+    return Domain(domain.extents, strides, domain.outputs, domain.indexed, domain.open)
 
 
-def _merged(loops: list[NestLoop], indexed: frozenset[int]) -> list[NestLoop]:
-    """The loops with neighbours merged where every operand walks the two as one."""
+def _merged(loops: list[NestLoop], domain: Domain) -> list[NestLoop]:
+    """The loops with neighbours merged where every operand walks the two as one, however far the outer one runs."""
     merged: list[NestLoop] = []
     for loop in loops:
         last = merged[-1] if merged else None
         if (
             last is not None
-            and not indexed & {*last.dims, *loop.dims}
+            and not domain.indexed & {*last.dims, *loop.dims}
+            and not domain.open.intersection(loop.dims)
             and all(outer == inner * loop.extent for outer, inner in zip(last.strides, loop.strides, strict=True))
         ):
             merged[-1] = NestLoop((*last.dims, *loop.dims), last.extent * loop.extent, loop.strides)
@@ -159,12 +163,16 @@ def _width(extent: int) -> int:
     return extent if extent <= max(LANES) else LANES[0]
 
 
-def _rows(free: Sequence[NestLoop], lanes: Strip, inputs: int) -> Strip | None:
+def _rows(free: Sequence[NestLoop], lanes: Strip, domain: Domain) -> Strip | None:
     """The parallel loop that shares a block with the lanes: an input that the lanes read does not move along it."""
+    inputs = domain.inputs
     limit = max(1, ACCUMULATORS // lanes.size)
     fitting = [rows for rows in ROWS if rows <= limit] or [1]
 
-    def height(extent: int) -> int:
+    def height(loop: NestLoop) -> int:
+        if domain.open.intersection(loop.dims):
+            return OPEN_ROWS
+        extent = loop.extent
         if extent <= min(limit, max(ROWS)):
             return extent
         return next((rows for rows in fitting if extent % rows == 0), fitting[0])
@@ -173,22 +181,25 @@ def _rows(free: Sequence[NestLoop], lanes: Strip, inputs: int) -> Strip | None:
         pairs = zip(loop.strides[:inputs], lanes.loop.strides[:inputs], strict=True)
         return any(along == 0 and across != 0 for along, across in pairs)
 
-    steps = [Strip(loop, height(loop.extent)) for loop in free if loop is not lanes.loop and reuses(loop)]
+    steps = [Strip(loop, height(loop)) for loop in free if loop is not lanes.loop and reuses(loop)]
     steps = [step for step in steps if step.size > 1]
     # The innermost of the best.
     return max(reversed(steps), key=lambda step: (min(step.size, 4), -step.tail), default=None)
 
 
 def _contraction(
-    free: Sequence[NestLoop], sequential: Sequence[NestLoop], rows: Strip, lanes: Strip, inputs: int
+    free: Sequence[NestLoop], sequential: Sequence[NestLoop], rows: Strip, lanes: Strip, domain: Domain
 ) -> LoopNest:
     """A block of rows and lanes; what is reused along the rows moves as seldom as possible."""
-    reused = [n for n in range(inputs) if rows.loop.strides[n] == 0 and lanes.loop.strides[n] != 0]
+    reused = [n for n in range(domain.inputs) if rows.loop.strides[n] == 0 and lanes.loop.strides[n] != 0]
     steps = [rows if loop is rows.loop else lanes if loop is lanes.loop else Strip(loop) for loop in free]
     outer = [step for step in steps if any(step.loop.strides[n] for n in reused)]
     inner = [step for step in steps if step not in outer]
-    blocks = prod(-(-step.loop.extent // step.size) for step in inner)
-    if len(reused) != 1 or blocks < REUSE:
+    # How often a loop runs that only a run knows may be once.
+    known = [step for step in inner if not domain.open.intersection(step.loop.dims)]
+    blocks = prod(-(-step.loop.extent // step.size) for step in known)
+    is_open = any(domain.open.intersection(loop.dims) for loop in sequential)
+    if len(reused) != 1 or blocks < REUSE or is_open:
         return LoopNest(tuple(outer), tuple(inner), tuple(sequential), rows, lanes)
     outside, inside = _cut(sequential, PANEL // lanes.size)
     return LoopNest((*outer, *outside), tuple(inner), tuple(inside), rows, lanes, reused[0])

@@ -130,6 +130,8 @@ class Blocks(Points[E]):
         """How large the current step of a loop is, for those in steps."""
         self.fixed: dict[int, Expr] = {}
         """Inputs that are the same for all lanes, which are loaded before their loop."""
+        count = len(structured.extents)
+        self._open_strides = [operand.open_strides(count) for operand in structured.operands]
 
     # what a language makes of it
 
@@ -158,6 +160,23 @@ class Blocks(Points[E]):
 
     def moved(self) -> None:
         """Called where what was computed at a point is not what it is at the next ones."""
+
+    # sizes that only a run knows
+
+    def extent(self, loop: NestLoop) -> Size:
+        """How far a loop runs."""
+        found: Size = 1
+        for dim in loop.dims:
+            found = self.emitter.times(found, self.structured.extents[dim])
+        return found
+
+    def moves(self, position: Sequence[Size], loop: NestLoop, number: int) -> list[tuple[Size, Size]]:
+        """The products that an operand is away because of where a loop is."""
+        if not loop.strides[number]:
+            return []
+        terms = self._open_strides[number].get(loop.dims[-1])
+        strides = [loop.strides[number]] if terms is None else [self.emitter.times(*term) for term in terms]
+        return [(part, stride) for part in position for stride in strides]
 
     # loops
 
@@ -189,6 +208,10 @@ class Blocks(Points[E]):
             self.moved()
             self._outer(rest)
 
+        extent = self.extent(step.loop)
+        if not isinstance(extent, int):
+            self._open_steps(step, extent, at)
+            return
         whole = step.loop.extent - step.tail
         if whole == step.size:
             # With a tail after it, the block needs a scope of its own.
@@ -199,6 +222,14 @@ class Blocks(Points[E]):
         if step.tail:
             with self.emitter.block():
                 at(whole, step.tail)
+
+    def _open_steps(self, step: Strip, extent: Size, at: Callable[[Size, int], None]) -> None:
+        """A loop in steps over an extent that only a run knows, and after it one by one."""
+        name = f"d{step.loop.suffix}"
+        with self.emitter.block():
+            whole = self.emitter.multiple(extent, step.size)
+            self.emitter.loop(name, whole, lambda counter: at(counter, step.size), step=step.size)
+            self.emitter.loop(name, extent, lambda counter: at(counter, 1), start=whole)
 
     def each(
         self,
@@ -215,7 +246,7 @@ class Blocks(Points[E]):
             return
         loop, rest = loops[0], loops[1:]
         position, size = self.positions.get(loop, ()), self.sizes.get(loop)
-        extent = loop.extent if size is None else size
+        extent = self.extent(loop) if size is None else size
 
         def further() -> None:
             self.each(rest, write, is_independent=is_independent, may_unroll=may_unroll)
@@ -226,7 +257,7 @@ class Blocks(Points[E]):
             further()
 
         if self.is_written_out(loop):
-            for number in range(extent):
+            for number in range(int(extent)):
                 self.positions[loop] = (*position, number)
                 further()
         else:
@@ -286,12 +317,7 @@ class Blocks(Points[E]):
 
     def terms(self, number: int) -> list[tuple[Size, Size]]:
         """What the current point adds to the offset of an operand."""
-        return [
-            (part, loop.strides[number])
-            for loop, position in self.positions.items()
-            for part in position
-            if loop.strides[number]
-        ]
+        return [term for loop, position in self.positions.items() for term in self.moves(position, loop, number)]
 
     def index(self, dim: int) -> Expr:
         position = next((position for loop, position in self.positions.items() if loop.dims == (dim,)), (0,))

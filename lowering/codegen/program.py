@@ -11,7 +11,15 @@ from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UserError, did_you_mean, location_of
 from penstock.dialects.element_bits import DType
-from penstock.dialects.functions import OUTPUT, WEIGHT, attribute_text, body_block, input_name
+from penstock.dialects.functions import (
+    OUTPUT,
+    WEIGHT,
+    attribute_text,
+    body_block,
+    bounds_of,
+    input_name,
+    shape_words,
+)
 from penstock.dialects.machine import REGISTERS, TargetOp, find_target
 from penstock.dialects.mem import RingOp, ScopedAllocation, memref_of
 from penstock.dialects.upstream.scf import ForallOp
@@ -94,9 +102,11 @@ class CParameter:
     name: str
     """As the program calls it, with letters that C permits."""
     shape: tuple[int, ...]
-    """Its extents."""
+    """Its extents; `DYNAMIC_INDEX` for one that only a run knows."""
     ctype: CType
     """The type of its elements."""
+    size_names: tuple[str, ...] = ()
+    """The extents in words, where one of them is known only in a run."""
     dtype: DType = field(init=False, compare=False)
     """The NumPy type of its elements, which every call asks for; integers are signless and count as signed."""
 
@@ -104,7 +114,8 @@ class CParameter:
         object.__setattr__(self, "dtype", self.ctype.dtype())
 
     def __str__(self) -> str:
-        return f"{self.name}: {'x'.join(map(str, self.shape)) or 'scalar'} {self.ctype.name}"
+        shape = "x".join(self.size_names or map(str, self.shape))
+        return f"{self.name}: {shape or 'scalar'} {self.ctype.name}"
 
 
 @dataclass(frozen=True)
@@ -119,6 +130,8 @@ class Roles:
     """In order."""
     outputs: tuple[CParameter, ...]
     """In order."""
+    sizes: tuple[tuple[str, int], ...] = ()
+    """The sizes that the caller gives, each with its bound."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,6 +146,8 @@ class Source:
     """The weights, in the order in which they are passed."""
     outputs: tuple[CParameter, ...]
     """What `<name>_run` writes, in order."""
+    sizes: tuple[tuple[str, int], ...] = ()
+    """The sizes that only a run knows, which `<name>_run` takes behind the arrays, and the bound of each."""
     arena_bytes: int
     """Bytes for the off-chip intermediates."""
     scope_bytes: Mapping[str, int]
@@ -155,6 +170,7 @@ def _roles(entry: func.FuncOp) -> Roles:
             entry, "@main returns a value", "C comes from the loop or the accel level: lower the module first"
         )
     found: dict[str, list[CParameter]] = {"inputs": [], "weights": [], "outputs": []}
+    sizes = bounds_of(entry)
     lists: list[tuple[str, int]] = []
     for arg in entry.body.block.args:
         role, text = "inputs", input_name(entry, arg.index)
@@ -165,8 +181,11 @@ def _roles(entry: func.FuncOp) -> Roles:
         if not isa(arg.type, MemRefType):
             raise unsupported(entry, f"argument {arg.index} of @main is a {arg.type}, not a memref")
         lists.append((role, len(found[role])))
-        found[role].append(CParameter(text, tuple(arg.type.get_shape()), c_type(arg.type.element_type, entry)))
-    return Roles(tuple(lists), *(tuple(found[role]) for role in ("inputs", "weights", "outputs")))
+        words = shape_words(entry, arg.index, list(sizes))
+        ctype = c_type(arg.type.element_type, entry)
+        found[role].append(CParameter(text, tuple(arg.type.get_shape()), ctype, words))
+    roles = (tuple(found[role]) for role in ("inputs", "weights", "outputs"))
+    return Roles(tuple(lists), *roles, sizes=tuple(sizes.items()))
 
 
 def _check_inputs(entry: func.FuncOp, roles: Roles, written: frozenset[int]) -> None:

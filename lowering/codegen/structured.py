@@ -20,6 +20,7 @@ from penstock.dialects.affine_maps import linear_form
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.machine import REGISTERS, IntrinsicOp
 from penstock.dialects.products import added_product
+from penstock.lowering.codegen.bounds import domain, require
 from penstock.lowering.codegen.emitter import Emitter
 from penstock.lowering.codegen.nest import LoopNest, plan_nest
 from penstock.lowering.codegen.text import Expr, Size
@@ -27,6 +28,11 @@ from penstock.lowering.codegen.views import View, static_product, unsupported
 from penstock.passes.analysis.vector_products import VectorProduct, vector_products
 from penstock.passes.planning.register_blocks import Domain
 from penstock.passes.schedule.primitives.tensorize import match_named
+
+_OPEN_EXTENT = 64
+"""What stands for an extent that only a run knows where loops are planned."""
+_OPEN_BITS = 20
+"""A stride that only a run knows is planned as 2^20 of the next one."""
 
 
 @dataclass(frozen=True)
@@ -49,20 +55,34 @@ class BodyOperand:
         return isinstance(self.source, View) and self.source.scope == REGISTERS
 
     def linear(self, dims: int) -> tuple[int, tuple[int, ...]] | None:
-        """(offset, stride of each dim) in elements; None where these are no constants."""
+        """
+        (offset, stride of each dim) in elements; None where indices are not linear. A stride that only a run knows is
+        that of a dense memref, or of a part of one: here it is a number larger than all to its right.
+        """
         if isinstance(self.source, Expr):
             return 0, (0,) * dims
-        steps = self.source.static_strides
-        forms = [linear_form(result, dims) for result in self.index_map.results]
-        if steps is None:
-            return None
         offset, strides = 0, [0] * dims
-        for form, step in zip(forms, steps, strict=True):
-            if form is None:
+        last = len(self.source.strides) - 1
+        for place, (result, step) in enumerate(zip(self.index_map.results, self.source.strides, strict=True)):
+            form = linear_form(result, dims)
+            if form is None or (form[0] and not isinstance(step, int)):
                 return None
-            offset += form[0] * step
-            strides = [total + coefficient * step for total, coefficient in zip(strides, form[1], strict=True)]
+            known = step if isinstance(step, int) else 1 << _OPEN_BITS * (last - place)
+            offset += form[0] * known
+            strides = [total + coefficient * known for total, coefficient in zip(strides, form[1], strict=True)]
         return offset, tuple(strides)
+
+    def open_strides(self, dims: int) -> dict[int, list[tuple[int, Size]]]:
+        """For each dim along which a stride is known only in a run: the products that its stride is the sum of."""
+        found: dict[int, list[tuple[int, Size]]] = {}
+        if isinstance(self.source, Expr) or self.source.static_strides is not None:
+            return found
+        for result, step in zip(self.index_map.results, self.source.strides, strict=True):
+            form = linear_form(result, dims)
+            for dim, coefficient in enumerate(() if form is None else form[1]):
+                if coefficient:
+                    found.setdefault(dim, []).append((coefficient, step))
+        return {dim: terms for dim, terms in found.items() if any(not isinstance(step, int) for _, step in terms)}
 
 
 @dataclass(frozen=True)
@@ -80,6 +100,13 @@ class Structured:
     def inputs(self) -> int:
         return len(self.operands) - self.outputs
 
+    @property
+    def is_open(self) -> bool:
+        """Whether an extent or a stride is known only in a run."""
+        sources = [operand.source for operand in self.operands]
+        strides = [step for source in sources if isinstance(source, View) for step in source.strides]
+        return not all(isinstance(number, int) for number in (*self.extents, *strides))
+
     def index_dims(self) -> frozenset[int]:
         """The dims whose index the body reads."""
         return frozenset(op.dim.value.data for op in self.body.ops if isinstance(op, IndexOp))
@@ -91,10 +118,10 @@ def plan_structured(structured: Structured, *, with_registers_apart: bool = Fals
 
     `with_registers_apart` keeps the dims of operands in registers apart from each other.
     """
-    extents = [extent for extent in structured.extents if isinstance(extent, int)]
-    if len(extents) != len(structured.extents):
-        return None
+    extents = [extent if isinstance(extent, int) else _OPEN_EXTENT for extent in structured.extents]
     dims = len(extents)
+    apart = structured.index_dims()
+    is_open = {dim for dim, extent in enumerate(structured.extents) if not isinstance(extent, int)}
     offsets: list[int] = []
     strides: list[tuple[int, ...]] = []
     for number, operand in enumerate(structured.operands):
@@ -103,14 +130,15 @@ def plan_structured(structured: Structured, *, with_registers_apart: bool = Fals
         linear = (0, (0,) * dims) if is_unused else operand.linear(dims)
         if linear is None:
             return None
+        if not is_unused:
+            apart |= operand.open_strides(dims).keys()
         offsets.append(linear[0])
         strides.append(linear[1])
     in_place = [operand.is_in_registers for operand in structured.operands]
-    apart = structured.index_dims()
     if with_registers_apart:
         held = [each for each, is_held in zip(strides, in_place, strict=True) if is_held]
         apart |= {dim for each in held for dim, stride in enumerate(each) if stride}
-    domain = Domain(tuple(extents), tuple(strides), structured.outputs, apart)
+    domain = Domain(tuple(extents), tuple(strides), structured.outputs, apart, frozenset(is_open))
     in_registers = all(in_place[structured.inputs :])
     planned = plan_nest(domain, in_registers=in_registers)
     return None if planned is None else (planned, offsets)
@@ -139,6 +167,9 @@ def _generic_of(emitter: Emitter, op: GenericOp) -> Structured:
         )
     maps = [attr.data for attr in op.indexing_maps]
     structured = _structured(emitter, op.body.block, op.operands, maps, len(op.outputs), None, op)
+    for operand in structured.operands:
+        if isinstance(operand.source, View):
+            require(emitter, domain(emitter, op, operand.index_map, structured.extents, operand.source.shape))
     structured = replace(structured, product=_product_of(emitter, op))
     extents = " x ".join(str(extent) for extent in structured.extents) or "one point"
     intrinsic = f" ({op.library_call.data})" if op.library_call is not None else ""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from xdsl.ir import Operation, SSAValue
+from xdsl.dialects.builtin import DYNAMIC_INDEX, MemRefType, NoneAttr, StridedLayoutAttr
+from xdsl.ir import Attribute, Operation, SSAValue
 
 from penstock.dialects.accel import TokenType
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
@@ -110,3 +111,42 @@ def view_of_type(value: SSAValue, pointer: str, *, is_const: bool = False) -> Vi
     shape = tuple(type.get_shape())
     known = tuple(stride for stride in strides if stride is not None)
     return View(pointer, c_type(type.element_type, op), shape, known, scope_of(type), pointer, is_const)
+
+
+def open_numbers(type: MemRefType[Attribute]) -> int:
+    """How many numbers a memref has that its type does not tell: sizes, and strides of a layout that lists them."""
+    strides = type.layout.strides.data if isinstance(type.layout, StridedLayoutAttr) else ()
+    return list(type.get_shape()).count(DYNAMIC_INDEX) + sum(isinstance(stride, NoneAttr) for stride in strides)
+
+
+def numbers_of(type: MemRefType[Attribute], view: View) -> list[Size]:
+    """These numbers of a view, in order."""
+    strides = type.layout.strides.data if isinstance(type.layout, StridedLayoutAttr) else ()
+    return [
+        *(size for size, known in zip(view.shape, type.get_shape(), strict=True) if known == DYNAMIC_INDEX),
+        *(step for step, known in zip(view.strides, strides, strict=False) if isinstance(known, NoneAttr)),
+    ]
+
+
+def view_of_numbers(
+    value: SSAValue, pointer: str, numbers: Sequence[Size], times: Callable[[Size, Size], Size], *, is_const: bool
+) -> View:
+    """The view of a memref whose type leaves open what `numbers` tells."""
+    if not numbers:
+        return view_of_type(value, pointer, is_const=is_const)
+    type, op = memref_of(value), owner_of(value)
+    given = iter(numbers)
+    shape = tuple(next(given) if size == DYNAMIC_INDEX else size for size in type.get_shape())
+    if isinstance(type.layout, StridedLayoutAttr):
+        strides = [next(given) if isinstance(step, NoneAttr) else step.data for step in type.layout.strides.data]
+    else:
+        strides = dense_strides(shape, times)
+    return View(pointer, c_type(type.element_type, op), shape, tuple(strides), scope_of(type), pointer, is_const)
+
+
+def dense_strides(shape: Sequence[Size], times: Callable[[Size, Size], Size]) -> list[Size]:
+    """The strides of what is dense, in row-major order."""
+    strides: list[Size] = [1] if shape else []
+    for size in reversed(shape[1:]):
+        strides.insert(0, times(strides[0], size))
+    return strides

@@ -21,7 +21,7 @@ from xdsl.ir import Attribute, SSAValue
 from xdsl.ir.affine import AffineDimExpr, AffineExpr
 from xdsl.utils.hints import isa
 
-from penstock.dialects.element_types import accumulator_of
+from penstock.dialects.accumulators import accumulator_of
 from penstock.dialects.graph.base import is_unsigned
 from penstock.lowering.accumulation import MIN, SUM, Reduction
 from penstock.lowering.from_kernel.accesses import IndexRange, Place, Space

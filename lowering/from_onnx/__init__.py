@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from onnx import ModelProto
 from xdsl.dialects.builtin import ModuleOp, StringAttr
 
+from penstock.dialects.diagnostics import USAGE, UserError
 from penstock.dialects.locations import inherit_locations
 from penstock.dialects.verification import verify_module
 from penstock.dialects.verifier import Verifier
@@ -35,6 +36,7 @@ def import_model(
     dims: Mapping[str, int] | None = None,
     name: str | None = None,
     allow_nan: bool = False,
+    max_trips: int | None = None,
     kernels: Sequence[KernelFile] = (),
     verifier: Verifier | None = None,
 ) -> tuple[ModuleOp, WeightStore]:
@@ -50,6 +52,10 @@ def import_model(
 
     The module is verified; a `verifier` that is given can tell what is changed of it later.
 
+    Where a run decides the trip count of a `Loop`, its scan outputs have `max_trips` lines, zeros where there was no
+    iteration; the number of the others is one more result, called after the output with `/count`,
+    which `graph.count` of that output names.
+
     Weights in files beside the model stay there, and are mapped. Weights that hold NaN are refused unless
     `allow_nan`.
 
@@ -57,16 +63,18 @@ def import_model(
     a node that needs to know the size of a symbolic dimension that is left, or faults in the graph, and at the token
     for those in kernels; with status 3, naming each operator and its nodes, if operators are not supported.
     """
+    if max_trips is not None and max_trips < 1:
+        raise UserError("the most iterations of a loop, max_trips, is at least 1", status=USAGE)
     if isinstance(model, ModelProto):
         place, loaded = name or "<model>", model
         check_model(loaded, place)
     else:
         place, loaded = str(model), load_model(Path(model))
     callable_kernels = kernels_of(loaded, kernels, place)
-    loaded = without_functions(loaded, callable_kernels)
+    loaded = without_functions(loaded, callable_kernels, place)
     opsets = opsets_of(loaded, place)
     inputs = input_types(loaded, dims or {}, place)
-    importer = GraphImporter(opsets, place, callable_kernels, allow_nan)
+    importer = GraphImporter(opsets, place, callable_kernels, allow_nan, max_trips)
     function = importer.run(loaded, inputs)
     module = ModuleOp([function, *callable_kernels.functions], sym_name=None if name is None else StringAttr(name))
     module.location = function.location

@@ -11,10 +11,11 @@ from collections.abc import Callable, Sequence
 
 from xdsl.ir import Attribute, SSAValue
 
-from penstock.dialects.element_types import accumulator_of, numpy_dtype
+from penstock.dialects.accumulators import accumulator_of
+from penstock.dialects.element_types import numpy_dtype
 from penstock.dialects.graph import tensor_of
 from penstock.dialects.graph.base import is_integer
-from penstock.lowering.from_onnx.node import Held, Importer, OnnxNode
+from penstock.lowering.from_onnx.node import Held, Importer, OnnxNode, Outputs, TensorSequence
 
 
 def in_accumulator(
@@ -27,7 +28,7 @@ def in_accumulator(
     computed in a type of floats, where the operator is defined on floats only below the importer.
     """
 
-    def build(node: OnnxNode) -> Held | Sequence[Held | None]:
+    def build(node: OnnxNode) -> Outputs:
         element = node.type(0).element_type
         wide = integers if integers is not None and is_integer(element) else accumulator_of(element)
         if wide == element or not when(node):
@@ -50,7 +51,9 @@ def _widened(node: OnnxNode, index: int, element: Attribute, wide: Attribute) ->
     return value.cast(wide).value if value.element_type == element else held
 
 
-def _rounded(node: OnnxNode, held: Held | None, element: Attribute, wide: Attribute) -> Held | None:
+def _rounded(
+    node: OnnxNode, held: Held | TensorSequence | None, element: Attribute, wide: Attribute
+) -> Held | TensorSequence | None:
     if not isinstance(held, SSAValue) or tensor_of(held).element_type != wide:
         return held
     return node.code.term(held).cast(element).value

@@ -13,6 +13,7 @@ import numpy as np
 from onnx import NodeProto, TypeProto, helper
 from xdsl.utils.exceptions import VerifyException
 
+from penstock.dialects.element_bits import is_narrow_integer
 from penstock.dialects.weights import Array
 from penstock.lowering.from_onnx.node import DOMAINS, to_array
 
@@ -65,6 +66,9 @@ def is_foldable(proto: NodeProto, inputs: Sequence[Array | None], importable: bo
     if not inputs or not importable:
         return bool(inputs)
     given = [array for array in inputs if array is not None]
+    if any(is_narrow_integer(array.dtype) for array in given):
+        # Weights of less than a byte stay what they are, and are unpacked when the program runs.
+        return False
     if all(array.dtype.kind in "iub" for array in given):
         return True
     return proto.op_type not in MISJUDGED and all(array.size <= SMALL for array in given)

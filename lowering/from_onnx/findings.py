@@ -67,7 +67,8 @@ class ImportFindings:
 
     def _gap_notes(self) -> list[str]:
         groups: dict[tuple[str, str], list[str]] = {}
-        for gap in self.gaps:
+        # The iterations of a loop may have come across one gap several times.
+        for gap in dict.fromkeys(self.gaps):
             groups.setdefault((gap.operator, gap.reason), []).append(gap.node)
         return [
             f"{operator}{': ' + reason if reason else ''},"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Generator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, TypeVar, cast
 
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 from onnx.defs import onnx_opset_version
@@ -16,63 +17,47 @@ from xdsl.utils.exceptions import VerifyException
 
 from penstock.dialects.diagnostics import UserError, did_you_mean
 from penstock.dialects.element_types import element_type
-from penstock.dialects.functions import NAME
-from penstock.dialects.graph import ConstantOp, GraphOp, IfOp, Tensor, WeightAttr, YieldOp, dense_of, tensor_of
+from penstock.dialects.functions import COUNT, NAME, unique_name
+from penstock.dialects.graph import ConstantOp, GraphOp, Tensor, WeightAttr, dense_of, tensor_of
 from penstock.dialects.graph.base import erased, set_type
 from penstock.dialects.graph.dims import DIMS, names_attr, symbols_of
-from penstock.dialects.graph.kernel import KernelOp
 from penstock.dialects.graph.sizes import UnknownSize, is_known
-from penstock.dialects.locations import location_of_value, named
+from penstock.dialects.locations import named
 from penstock.dialects.weights import Array, WeightStore
 from penstock.lowering.from_kernel.calls import CalledKernels
 from penstock.lowering.from_onnx.constants import FROM_CONSTANTS, evaluate, is_foldable
 from penstock.lowering.from_onnx.findings import Gap, ImportFindings, OpenSize
+from penstock.lowering.from_onnx.forms import FORMS
 from penstock.lowering.from_onnx.kernels import DOMAIN, call_kernel
 from penstock.lowering.from_onnx.model import Declarations, declarations_of, misfit, mismatch
 from penstock.lowering.from_onnx.node import (
     DOMAINS,
+    ON_SEQUENCES,
+    WITH_GRAPHS,
     Held,
     OnnxNode,
+    TensorSequence,
     Unsupported,
     called,
     node_name,
-    one_of,
     operator_of,
     to_array,
 )
-from penstock.lowering.from_onnx.schema import STUMBLES, check_node, function_of, has_function, refuse_faulty
+from penstock.lowering.from_onnx.schema import CLASSICAL, STUMBLES, check_node, function_of, has_function, refuse_faulty
 from penstock.lowering.from_onnx.size_arithmetic import evaluate_sizes, has_unknown, refuse_unknown, reshaped
 from penstock.lowering.from_onnx.structure import check_structure, names_read, nodes_of
 from penstock.lowering.from_onnx.table import importer_of
 from penstock.lowering.from_onnx.tensor_data import refuse_nan
+from penstock.passes.graph.values import erase_dead
 
 INLINE_LIMIT = 16
 """Constants with more elements go to the weight store, smaller ones stay in the text where they can."""
 
 
-def isolate(blocks: Sequence[Block]) -> list[SSAValue]:
-    """The values from outside that the ops of `blocks` use, each of which becomes an argument of every block."""
-    outside: dict[SSAValue, None] = {}
-    for block in blocks:
-        for op in block.ops:
-            outside.update(
-                dict.fromkeys(
-                    value
-                    for value in op.operands
-                    if value.owner is not block
-                    and not (isinstance(value.owner, Operation) and value.owner.parent is block)
-                )
-            )
-    for block in blocks:
-        ops = list(block.ops)
-        for value in outside:
-            argument = block.insert_arg(value.type, len(block.args), location_of_value(value))
-            argument.name_hint = value.name_hint
-            for op in ops:
-                for index, operand in enumerate(op.operands):
-                    if operand is value:
-                        op.operands[index] = argument
-    return list(outside)
+_WITHOUT_FOLDING = ("Optional", "OptionalGetElement", "OptionalHasElement", "SequenceConstruct", "SplitToSequence")
+"""Operators on tensors that give, or take, what is none."""
+
+T = TypeVar("T")
 
 
 class _Unknown:
@@ -81,7 +66,7 @@ class _Unknown:
 
 _UNKNOWN = _Unknown()
 
-Names = MutableMapping[str, "Held | TensorProto | _Unknown"]
+Names = MutableMapping[str, "Held | TensorProto | TensorSequence | _Unknown"]
 """What each name of a graph means; tensors are read when they are first used."""
 
 
@@ -99,9 +84,13 @@ class GraphImporter:
     kernels: CalledKernels
     allow_nan: bool = False
     """Whether weights may hold what is no number."""
+    max_trips: int | None = None
+    """The most lines that a loop gives where a run decides how many there are."""
     store: WeightStore = field(default_factory=WeightStore)
     block: Block = field(default_factory=Block)
     pinned: list[Array] = field(default_factory=list[Array])
+    counts: dict[SSAValue, SSAValue] = field(default_factory=dict[SSAValue, SSAValue])
+    """For each value of which a run decides how many lines there are, their number."""
     constants: dict[tuple[str, int], SSAValue] = field(default_factory=dict[tuple[str, int], SSAValue])
 
     def __post_init__(self) -> None:
@@ -118,14 +107,11 @@ class GraphImporter:
         if all(is_known(size) for value in (*op.operands, op.result) for size in tensor_of(value).get_shape()):
             # Here the node at fault is known. Types with names of sizes verify only without them.
             op.verify_()
-        self._append(op, name)
+        self.append(op, name)
         return op.result
 
-    def emit_kernel(self, op: KernelOp, name: str) -> None:
-        """Append the call of a kernel, with the location of the node called `name`."""
-        self._append(op, name)
-
-    def _append(self, op: Operation, name: str) -> None:
+    def append(self, op: Operation, name: str) -> None:
+        """Append `op` with the location of the node called `name`."""
         op.location = named(name)
         self.block.add_op(op)
 
@@ -166,20 +152,28 @@ class GraphImporter:
             names[name] = argument
         check_structure(graph, self.place)
         try:
-            self._run_graph(graph, names)
+            self._run_graph(graph, names, self.opsets[""])
         finally:
             self._found.warn()
         results = [self._output(names, value.name) for value in graph.output]
         self._found.refuse(self._symbols())
         outputs = [cast(SSAValue, result) for result in results]
+        labels = [value.name for value in graph.output]
+        taken, counted = {*inputs, *labels}, dict[int, str]()
+        for number, (value, name) in enumerate(list(zip(outputs, labels, strict=True))):
+            if value in self.counts:
+                outputs.append(self.counts[value])
+                counted[number] = unique_name(f"{name}/count", taken)
+                labels.append(counted[number])
         self.block.add_op(ReturnOp(*outputs))
+        erase_dead(self.block)
         types = ([argument.type for argument in self.block.args], [out.type for out in outputs])
         function = FuncOp(
             "main",
             types,
             Region(self.block),
             arg_attrs=_attributes(list(inputs), types[0]),
-            res_attrs=_attributes([value.name for value in graph.output], types[1]),
+            res_attrs=_attributes(labels, types[1], counted),
         )
         function.location = named(graph.name or "main")
         self._erase_names()
@@ -193,13 +187,13 @@ class GraphImporter:
             for value in (*block.args, *(result for op in block.ops for result in op.results)):
                 set_type(value, erased(tensor_of(value)))
 
-    def _run_graph(self, graph: GraphProto, names: Names) -> None:
+    def _run_graph(self, graph: GraphProto, names: Names, opset: int) -> None:
         inputs = {value.name: value for value in graph.input}
         for tensor in graph.initializer:
             names[tensor.name] = tensor
             self._check_initializer(tensor, inputs)
         outputs = [value.name for value in graph.output]
-        self._run_nodes(nodes_of(graph, self.place), outputs, names, self.opsets[""], declarations_of(graph))
+        self._run_nodes(nodes_of(graph, self.place), outputs, names, opset, declarations_of(graph))
 
     def _run_nodes(
         self, nodes: Sequence[NodeProto], outputs: Sequence[str], names: Names, opset: int, declared: Declarations
@@ -210,7 +204,9 @@ class GraphImporter:
                 self._check_operands(proto, names)
                 results = self._run_node(proto, names, opset, used)
                 for name, held in zip(proto.output, results or (), strict=False):
-                    if held is not None and (fault := misfit(name, held, declared)):
+                    if isinstance(held, TensorSequence) or held is None:
+                        continue
+                    if fault := misfit(name, held, declared):
                         self._found.misfits.append(f"{called(proto)}: {fault}")
             except Unsupported as reason:
                 self._found.gaps.append(Gap(operator_of(proto), node_name(proto), str(reason)))
@@ -229,32 +225,38 @@ class GraphImporter:
                 if isinstance(found, SSAValue):
                     _hint(found, name)
 
-    def _run_node(self, proto: NodeProto, names: Names, opset: int, used: set[str]) -> Sequence[Held | None] | None:
+    def _run_node(
+        self, proto: NodeProto, names: Names, opset: int, used: set[str]
+    ) -> Sequence[Held | TensorSequence | None] | None:
         """The outputs of a node, None if they cannot be known because its inputs are not."""
-        inputs = [self._lookup(name, names) if name else None for name in proto.input]
+        found = [self._lookup(name, names) if name else None for name in proto.input]
+        for held, name in zip(found, proto.input, strict=True):
+            self._check_lines(held, name)
         operator = operator_of(proto)
+        sequences = {index: held for index, held in enumerate(found) if isinstance(held, TensorSequence)}
+        if sequences and operator not in ON_SEQUENCES:
+            raise Unsupported("it takes a sequence")
+        inputs = [None if isinstance(held, TensorSequence) else held for held in found]
         importer = self._call if proto.domain == DOMAIN else importer_of(operator)
-        if importer is None or proto.domain in DOMAINS:
+        if proto.domain not in DOMAINS:
+            opset = self.opsets.get(proto.domain, 1)
+        if importer is None or proto.domain in (*DOMAINS, CLASSICAL) or operator in FORMS:
             check_node(proto, opset)
-        if operator == "If":
-            return self._run_if(proto, inputs[0] if inputs else None, names)
         held = [each for each in inputs if not isinstance(each, _Unknown)]
         if len(held) < len(inputs):
             if importer is None and operator not in FROM_CONSTANTS and not has_function(proto, opset):
                 raise Unsupported("")
             return None
-        arrays = [each for each in held if not isinstance(each, SSAValue)]
-        node = OnnxNode(proto, opset, held, [name in used and name != "" for name in proto.output], self)
-        if (unknown := [each for each in arrays if each is not None and has_unknown(each)]) and (
-            importer is None or len(arrays) == len(held)
+        if operator == "Identity" and sequences:
+            return list(sequences.values())
+        is_used = [name in used and name != "" for name in proto.output]
+        node = OnnxNode(proto, opset, held, is_used, self, names, sequences)
+        if (
+            operator not in (*WITH_GRAPHS, *_WITHOUT_FOLDING)
+            and not sequences
+            and (results := self._folded(node, importer is not None)) is not None
         ):
-            if (sizes := evaluate_sizes(node)) is not None:
-                return sizes
-            if importer is None:
-                refuse_unknown(unknown[0], "is an operand")
-        elif len(arrays) == len(held) and is_foldable(proto, arrays, importer is not None):
-            if (results := reshaped(node) or evaluate(proto, opset, arrays)) is not None:
-                return results
+            return results
         if operator in FROM_CONSTANTS:
             raise Unsupported("all its inputs must be constant")
         if importer is None:
@@ -265,20 +267,40 @@ class GraphImporter:
             # Importers check what they use; what else is wrong with a node, ONNX knows.
             refuse_faulty(proto, opset, [None if each is None else self._type_of(each) for each in held])
             raise
-        return outputs if isinstance(outputs, Sequence) else [outputs]
+        return outputs if outputs is None or isinstance(outputs, Sequence) else [outputs]
+
+    def _folded(self, node: OnnxNode, has_importer: bool) -> Sequence[Held | None] | None:
+        """The outputs of a node that can be computed here, of constants or of sizes."""
+        held = node.inputs
+        arrays = [each for each in held if not isinstance(each, SSAValue)]
+        if (unknown := [each for each in arrays if each is not None and has_unknown(each)]) and (
+            not has_importer or len(arrays) == len(held)
+        ):
+            if (sizes := evaluate_sizes(node)) is not None:
+                return sizes
+            if not has_importer:
+                refuse_unknown(unknown[0], "is an operand")
+        elif len(arrays) == len(held) and is_foldable(node.proto, arrays, has_importer):
+            return reshaped(node) or evaluate(node.proto, node.opset, arrays)
+        return None
 
     def _call(self, node: OnnxNode) -> Sequence[Held | None]:
         return call_kernel(self.kernels, node)
 
-    def apply(self, proto: NodeProto, inputs: Sequence[SSAValue]) -> SSAValue:
-        """The first output of a node of the newest operator set, which is right, on values."""
-        names: Names = dict(zip(proto.input, inputs, strict=True))
+    def apply(self, proto: NodeProto, inputs: Sequence[SSAValue]) -> list[SSAValue]:
+        """The outputs of a node of the newest operator set, which is right, on values."""
+        names: Names = dict(zip(filter(None, proto.input), inputs, strict=True))
         results = self._run_node(proto, names, onnx_opset_version(), set(proto.output))
         assert results is not None
-        assert isinstance(results[0], SSAValue)
-        return results[0]
+        return [
+            each if isinstance(each, SSAValue) else self.constant(each, node_name(proto))
+            for each in results
+            if each is not None and not isinstance(each, TensorSequence)
+        ]
 
-    def _run_body(self, proto: NodeProto, opset: int, inputs: Sequence[Held | None]) -> Sequence[Held | None] | None:
+    def _run_body(
+        self, proto: NodeProto, opset: int, inputs: Sequence[Held | None]
+    ) -> Sequence[Held | TensorSequence | None] | None:
         """
         The outputs of an operator that ONNX defines by a function on other operators, None if a node of it needs to
         know a size. What is refused in the function is refused of its node.
@@ -306,53 +328,59 @@ class GraphImporter:
                 result.name_hint = None
         return results
 
-    def _run_if(
-        self, proto: NodeProto, condition: Held | _Unknown | None, names: Names
-    ) -> Sequence[Held | None] | None:
-        """The outputs of the branch that a constant condition takes, or of both behind one that a run computes."""
-        if isinstance(condition, _Unknown):
-            return None
-        if isinstance(condition, SSAValue):
-            return self._run_branches(proto, condition, names)
-        if condition is None:
-            raise VerifyException("it has no condition")
-        taken = "then_branch" if one_of(condition, "condition") else "else_branch"
-        results = self._run_branch(proto, taken, names)
-        return None if None in results else cast(list[Held], results)
+    # Graphs inside nodes.
 
-    def _run_branch(self, proto: NodeProto, name: str, names: Names) -> list[SSAValue | None]:
-        branch = next((each.g for each in proto.attribute if each.name == name), None)
-        if branch is None:
-            raise VerifyException(f"it has no {name}")
-        inner: Names = dict(names)
-        self._run_graph(branch, inner)
-        return [self._output(inner, value.name) for value in branch.output]
-
-    def _run_branches(self, proto: NodeProto, condition: SSAValue, names: Names) -> Sequence[Held | None] | None:
-        """The results of both branches, of which a condition chooses that is known when the program runs."""
+    @contextmanager
+    def region(self) -> Generator[Block]:
+        """What is emitted inside goes to a block of its own, which sees no constant that another block makes."""
         outer, constants = self.block, self.constants
-        blocks, yielded = (Block(), Block()), list[list[SSAValue | None]]()
+        block = self.block = Block()
+        self.constants = {}
         try:
-            for self.block, name in zip(blocks, ("then_branch", "else_branch"), strict=True):
-                # A branch sees no constant that another block makes.
-                self.constants = {}
-                yielded.append(self._run_branch(proto, name, names))
+            yield block
+        except BaseException:
+            block.erase(safe_erase=False)
+            raise
         finally:
             self.block, self.constants = outer, constants
-        then, otherwise = yielded
-        if None in then or None in otherwise:
-            return None
-        found = cast(list[list[SSAValue]], yielded)
-        types = [[tensor_of(value) for value in values] for values in found]
-        if types[0] != types[1]:
-            left, right = (" and ".join(map(str, each)) for each in types)
-            raise Unsupported(f"its then_branch gives {left}, its else_branch {right}")
-        for block, values in zip(blocks, found, strict=True):
-            block.add_op(YieldOp(*values))
-        inputs = isolate(blocks)
-        op = IfOp(condition, inputs, *blocks, types[0])
-        self._append(op, node_name(proto))
-        return list(op.outputs)
+
+    def attempt(self, build: Callable[[], T | None]) -> T | None:
+        """What `build` gives; None, with nothing noted, where something is in the way."""
+        lists: list[list[Any]] = [self._found.gaps, self._found.open, self._found.misfits]
+        before, last = [len(each) for each in lists], self.block.last_op
+        try:
+            result = build()
+        except (Unsupported, UnknownSize, VerifyException, UserError):
+            result = None
+        if result is not None and len(self._found.gaps) == before[0] and len(self._found.open) == before[1]:
+            return result
+        for each, length in zip(lists, before, strict=True):
+            del each[length:]
+        while self.block.last_op is not last:
+            assert self.block.last_op is not None
+            self.block.erase_op(self.block.last_op)
+        kept = set(self.block.ops)
+        self.constants = {key: value for key, value in self.constants.items() if value.owner in kept}
+        return None
+
+    def run_inner(
+        self, graph: GraphProto, given: Sequence[Held | TensorSequence], names: Names, opset: int
+    ) -> list[Held | TensorSequence | None]:
+        """What a graph inside a node gives for its inputs, with the `names` around it; None where gaps keep it."""
+        inner: Names = dict(names)
+        inner.update(zip((value.name for value in graph.input), given, strict=True))
+        self._run_graph(graph, inner, opset)
+        results: list[Held | TensorSequence | None] = []
+        for value in graph.output:
+            found = self._defined(inner, value.name)
+            self._check_lines(found, value.name)
+            results.append(None if isinstance(found, _Unknown) else self._held(found))
+        return results
+
+    def _check_lines(self, held: object, name: str) -> None:
+        """Refuse to use a value of which a run decides how many lines there are."""
+        if isinstance(held, SSAValue) and held in self.counts:
+            raise Unsupported(f'a run decides how many lines "{name}" has, so it can only be an output of the model')
 
     # Names.
 
@@ -368,11 +396,11 @@ class GraphImporter:
         if (value := inputs.get(tensor.name)) is not None and (fault := mismatch(tensor, value)):
             raise UserError(f'initializer "{tensor.name}" {fault}', loc=self.place)
 
-    def _held(self, found: Held | TensorProto | _Unknown) -> Held:
+    def _held(self, found: Held | TensorProto | TensorSequence | _Unknown) -> Held | TensorSequence:
         assert not isinstance(found, _Unknown)
         return self._read(found) if isinstance(found, TensorProto) else found
 
-    def _lookup(self, name: str, names: Names) -> Held | _Unknown:
+    def _lookup(self, name: str, names: Names) -> Held | TensorSequence | _Unknown:
         found = names[name]
         if isinstance(found, TensorProto):
             found = names[name] = self._read(found)
@@ -390,12 +418,19 @@ class GraphImporter:
             refuse_nan(array, tensor.name, self.place)
         return array
 
+    def _defined(self, names: Names, name: str) -> Held | TensorProto | TensorSequence | _Unknown:
+        if (found := names.get(name)) is None:
+            raise UserError(f'nothing defines the output "{name}"', loc=self.place)
+        return found
+
     def _output(self, names: Names, name: str) -> SSAValue | None:
         """The value of an output, None if a gap keeps it from being known."""
-        found = names.get(name)
-        if found is None:
-            raise UserError(f'nothing defines the output "{name}"', loc=self.place)
+        found = self._defined(names, name)
         if isinstance(found, _Unknown):
+            return None
+        if isinstance(found, TensorSequence):
+            operator, node = found.origin
+            self._found.gaps.append(Gap(operator, node, f'what it makes, "{name}", is an output of the model'))
             return None
         if isinstance(found, TensorProto):
             found = self._read(found)
@@ -423,7 +458,7 @@ class GraphImporter:
         return list(dict.fromkeys(name for shape in shapes for name in symbols_of(shape) if name))
 
 
-def _nth(results: Sequence[Held | None], index: int) -> Held | None:
+def _nth(results: Sequence[Held | TensorSequence | None], index: int) -> Held | TensorSequence | None:
     return results[index] if index < len(results) else None
 
 
@@ -436,12 +471,16 @@ def _hint(value: SSAValue, name: str) -> None:
         value.name_hint = words
 
 
-def _attributes(names: Sequence[str], types: Sequence[Attribute]) -> ArrayAttr[DictionaryAttr]:
-    """The names of arguments or results, and those of their dimensions of unknown size."""
+def _attributes(
+    names: Sequence[str], types: Sequence[Attribute], counted: Mapping[int, str] | None = None
+) -> ArrayAttr[DictionaryAttr]:
+    """The names of arguments or results, of their dimensions of unknown size, and of what counts their lines."""
     entries: list[DictionaryAttr] = []
-    for name, type in zip(names, types, strict=True):
+    for number, (name, type) in enumerate(zip(names, types, strict=True)):
         entry: dict[str, Attribute] = {NAME: StringAttr(name)}
         if any(symbols := symbols_of(cast(Tensor, type).get_shape())):
             entry[DIMS] = names_attr(symbols)
+        if counted and number in counted:
+            entry[COUNT] = StringAttr(counted[number])
         entries.append(DictionaryAttr(entry))
     return ArrayAttr(entries)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any
 
 import onnx
-from onnx import ModelProto, inliner
+from onnx import ModelProto, NodeProto, inliner
 from xdsl.ir import SSAValue
 from xdsl.utils.exceptions import VerifyException
 
+from penstock.dialects.diagnostics import UserError
 from penstock.dialects.graph import tensor_of
 from penstock.dialects.graph.base import require
 from penstock.dialects.graph.kernel import KernelOp
 from penstock.dialects.graph.sizes import Dim, UnknownSize
 from penstock.lowering.from_kernel.calls import CalledKernels, called_kernels_of
 from penstock.lowering.from_onnx.node import Held, OnnxNode, called
+from penstock.lowering.from_onnx.structure import inner_graphs
 from penstock.lowering.from_text import SourceText
 
 if TYPE_CHECKING:
@@ -50,7 +53,7 @@ def call_kernel(kernels: CalledKernels, node: OnnxNode) -> Sequence[Held | None]
     for value, wanted, parameter in zip(operands, inputs, kernel.parameters, strict=True):
         require(value.type == wanted, f'"{parameter.name}" is {wanted}, and the operand {value.type}')
     call = KernelOp(function.sym_name.data, operands, outputs)
-    node.builder.emit_kernel(call, node.name)
+    node.builder.append(call, node.name)
     return list(call.outputs)
 
 
@@ -69,10 +72,32 @@ def kernels_of(model: ModelProto, given: Sequence[KernelFile], place: str) -> Ca
     return called_kernels_of(files)
 
 
-def without_functions(model: ModelProto, kernels: CalledKernels) -> ModelProto:
-    """The model with its functions written into their callers, but for those in whose place there are kernels."""
+def nodes_in(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    """Nodes and all that stand in graphs inside them."""
+    for node in nodes:
+        yield node
+        for graph in inner_graphs(node):
+            yield from nodes_in(graph.node)
+
+
+def without_functions(model: ModelProto, kernels: CalledKernels, place: str) -> ModelProto:
+    """
+    The model with its functions written into their callers, but for those in whose place there are kernels.
+
+    Raises UserError, located at `place`, for functions that call each other in a circle.
+    """
     if not model.functions:
         return model
+    calls = {
+        (each.domain, each.name): [(node.domain, node.op_type) for node in nodes_in(each.node)]
+        for each in model.functions
+    }
+    known = {name: [each for each in called if each in calls] for name, called in calls.items()}
+    try:
+        TopologicalSorter(known).prepare()
+    except CycleError as error:
+        circle = " -> ".join(name for _, name in reversed(error.args[1]))
+        raise UserError(f"functions of the model call each other in a circle: {circle}", loc=place) from None
     return inliner.inline_selected_functions(model, [(DOMAIN, name) for name in kernels.by_name], exclude=True)
 
 

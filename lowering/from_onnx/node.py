@@ -3,34 +3,72 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
 import ml_dtypes
 import numpy as np
 import onnx
-from onnx import AttributeProto, NodeProto, numpy_helper
-from xdsl.ir import Attribute, SSAValue
+from onnx import AttributeProto, GraphProto, NodeProto, numpy_helper
+from xdsl.dialects.builtin import i64
+from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
 from penstock.dialects import graph
 from penstock.dialects.element_types import numpy_dtype
 from penstock.dialects.graph import OPS, GraphOp, Tensor, tensor_of
-from penstock.dialects.graph.kernel import KernelOp
+from penstock.dialects.graph.base import tensor_type
 from penstock.dialects.graph.sizes import Dim, Size, UnknownSize
 from penstock.dialects.weights import Array
 from penstock.lowering.from_onnx.tensor_data import BadTensor, check_data, is_external, mapped
-from penstock.passes.graph.terms import Term, TermBuilder
+from penstock.passes.graph.terms import Term, TermBuilder, along
+from penstock.passes.graph.values import isolate
 
 DOMAINS = ("", "ai.onnx")
 """The two names of the domain of ONNX's own operators."""
 
+WITH_GRAPHS = ("If", "Loop", "Scan", "SequenceMap")
+"""Operators that have graphs inside."""
+
+ON_SEQUENCES = (
+    "ConcatFromSequence", "Identity", "Loop", "Optional", "OptionalGetElement", "OptionalHasElement", "SequenceAt",
+    "SequenceErase", "SequenceInsert", "SequenceLength", "SequenceMap",
+)  # fmt: skip
+"""Operators that take sequences, or what may be none."""
+
 Held: TypeAlias = SSAValue | Array
 """What a name of the ONNX graph means: a value of the IR, or an array known at import."""
 
-Importer: TypeAlias = "Callable[[OnnxNode], Held | Sequence[Held | None]]"
-"""Turns a node into ops and returns its outputs; those left out at the end, or None, must not be used."""
+
+@dataclass(frozen=True, eq=False)
+class TensorSequence:
+    """What a name of the ONNX graph means that stands for a sequence of tensors."""
+
+    items: tuple[Held, ...]
+    """The first of them."""
+    origin: tuple[str, str]
+    """The operator, and the name of the node, that made it."""
+    lines: SSAValue | None = None
+    """What follows them: the lines of a tensor."""
+    carried: tuple[Block, int] | None = None
+    """The body of the loop that carries it, and which it is of what that carries: `items` are what is appended."""
+
+    @property
+    def grows(self) -> bool:
+        """Whether it stands in a loop that carries it."""
+        return self.carried is not None
+
+
+Outputs: TypeAlias = Held | Sequence[Held | TensorSequence | None] | None
+"""Those of a node: one, several, or None where they cannot be known."""
+
+Importer: TypeAlias = "Callable[[OnnxNode], Outputs]"
+"""
+Turns a node into ops and returns its outputs; those left out at the end, or None, must not be used. Of a node with
+graphs inside it is None in place of all where a gap in one of these keeps them from being known.
+"""
 
 T = TypeVar("T")
 ImporterT = TypeVar("ImporterT", bound=Importer)
@@ -78,20 +116,39 @@ def one_of(numbers: Array, what: str) -> Any:
 class Builder(Protocol):
     """Where the ops and constants of a node go."""
 
+    max_trips: int | None
+    """The most lines that a loop gives where a run decides how many there are."""
+    counts: dict[SSAValue, SSAValue]
+    """For each value of which a run decides how many lines there are, their number."""
+
     def emit(self, op: GraphOp, name: str) -> SSAValue:
         """Append an op that was made for the node called `name`."""
         ...
 
-    def emit_kernel(self, op: KernelOp, name: str) -> None:
-        """Append the call of a kernel that was made for the node called `name`."""
+    def append(self, op: Operation, name: str) -> None:
+        """Append any other op that was made for the node called `name`."""
         ...
 
     def constant(self, array: Array, name: str) -> SSAValue:
         """The value of a constant; `name` is its name, should it become a weight."""
         ...
 
-    def apply(self, proto: NodeProto, inputs: Sequence[SSAValue]) -> SSAValue:
-        """The first output of a node of the newest operator set, which is right, on values."""
+    def apply(self, proto: NodeProto, inputs: Sequence[SSAValue]) -> list[SSAValue]:
+        """The outputs of a node of the newest operator set, which is right, on values."""
+        ...
+
+    def region(self) -> AbstractContextManager[Block]:
+        """What is emitted inside goes to a block of its own, which sees no constant that another block makes."""
+        ...
+
+    def attempt(self, build: Callable[[], T | None]) -> T | None:
+        """What `build` gives; None, with nothing noted, where something is in the way."""
+        ...
+
+    def run_inner(
+        self, graph: GraphProto, given: Sequence[Held | TensorSequence], names: Any, opset: int
+    ) -> list[Held | TensorSequence | None]:
+        """What a graph inside a node gives for its inputs, with the `names` around it; None where gaps keep it."""
         ...
 
 
@@ -109,21 +166,37 @@ class OnnxNode:
         inputs: Sequence[Held | None],
         used_outputs: Sequence[bool],
         builder: Builder,
+        names: Any = None,
+        sequences: Mapping[Int, TensorSequence] | None = None,
     ):
         self.proto = proto
         self.opset = opset
         self.inputs = inputs
+        self.sequences = sequences or {}
+        """The inputs that are sequences, by their numbers; as inputs these are left out."""
         self.used_outputs = used_outputs
         self.builder = builder
         self.code = NodeCode(self)
         self._attributes = {attribute.name: attribute for attribute in proto.attribute}
+        self._names = names
 
     @property
     def name(self) -> str:
         """The node's name, or that of its first output."""
         return node_name(self.proto)
 
+    @property
+    def origin(self) -> tuple[str, str]:
+        """The operator and the name of the node, for messages about what it makes."""
+        return operator_of(self.proto), self.name
+
     # Inputs.
+
+    def sequence(self, index: int) -> TensorSequence:
+        """An input that must be a sequence."""
+        if (found := self.sequences.get(index)) is None:
+            raise VerifyException(f"input {index} is no sequence")
+        return found
 
     def has(self, index: int) -> bool:
         """Whether an optional input is given."""
@@ -232,6 +305,22 @@ class OnnxNode:
         """A tensor attribute, or None if it is not given."""
         return self._attribute(name, None, lambda attribute: to_array(attribute.t))
 
+    def raw(self, name: str) -> Any:
+        """An attribute as onnx hands it out, or None if it is not given."""
+        return self._attribute(name, None, onnx.helper.get_attribute_value)
+
+    # Graphs inside.
+
+    def graph(self, name: str) -> GraphProto:
+        """A graph attribute."""
+        if (attribute := self._attributes.get(name)) is None:
+            raise VerifyException(f"it has no {name}")
+        return attribute.g
+
+    def run_inner(self, name: str, given: Sequence[Held | TensorSequence] = ()) -> list[Held | TensorSequence | None]:
+        """What a graph inside gives for its inputs; None where a gap keeps a value from being known."""
+        return self.builder.run_inner(self.graph(name), given, self._names, self.opset)
+
     # Results.
 
     def emit(self, op: GraphOp) -> SSAValue:
@@ -288,14 +377,73 @@ class NodeCode(TermBuilder):
         """Tensors one after the other along an axis."""
         return self.emit(graph.ConcatOp([part.value for part in parts], axis=axis))
 
+    def onnx(
+        self, operator: str, inputs: Sequence[Term | None], outputs: int = 1, **attributes: Any
+    ) -> tuple[Term, ...]:
+        """The outputs of an operator of ONNX's newest set; None is an input that is left out."""
+        names = ["" if each is None else f"x{index}" for index, each in enumerate(inputs)]
+        results = [f"y{index}" for index in range(outputs)]
+        proto = onnx.helper.make_node(operator, names, results, self.path, **attributes)
+        found = self.node.builder.apply(proto, [each.value for each in inputs if each is not None])
+        return tuple(map(self.term, found))
+
+    @contextmanager
+    def region(self) -> Generator[Block]:
+        """What is emitted inside goes to a block of its own, which sees no constant of another."""
+        outer, self._numbers = self._numbers, {}
+        try:
+            with self.node.builder.region() as block:
+                yield block
+        finally:
+            self._numbers = outer
+
+    def loop(
+        self,
+        carried: Sequence[Term],
+        slices: Sequence[Term],
+        step: Callable[[Term, Sequence[Term], Sequence[Term]], Sequence[Term]],
+        *,
+        trips: Int | None = None,
+        reverse: bool = False,
+        count: SSAValue | None = None,
+        condition: SSAValue | None = None,
+    ) -> list[Term]:
+        """
+        The results of a `graph.loop`, whose region `step` makes of the number of the iteration, of what is carried, and
+        of a line of each of `slices`. It gives what the loop carries on and then lines, after the condition if the loop
+        has one.
+        """
+        with self.region() as block:
+            types = [tensor_type(i64, []), *(tensor_of(each.value) for each in carried)]
+            types += [tensor_type(each.element_type, each.shape[1:]) for each in slices]
+            index, *rest = [self.term(block.insert_arg(each, len(block.args))) for each in types]
+            yielded = step(index, rest[: len(carried)], rest[len(carried) :])
+            block.add_op(graph.YieldOp(*(each.value for each in yielded)))
+        given = [each.value for each in (*carried, *slices)]
+        op = graph.LoopOp(
+            given[: len(carried)],
+            given[len(carried) :],
+            isolate([block]),
+            block,
+            trips=trips,
+            reverse=reverse,
+            count=count,
+            condition=condition,
+        )
+        self.node.builder.append(op, self.path)
+        return [self.term(value) for value in op.outputs]
+
+    def held(self, held: Held, what: str = "constant") -> Term:
+        """What is known of a value as a term; an array becomes a constant."""
+        return self.term(held) if isinstance(held, SSAValue) else self.constant(held, what)
+
+    def stack(self, parts: Sequence[Term]) -> Term:
+        """Tensors of one shape along a new first axis."""
+        return self.concat([part.reshape([1, *part.shape]) for part in parts], 0)
+
     def positions(self, size: int, axis: int, rank: int) -> Term:
         """0, 1, ... along one axis of a tensor, to broadcast along all others."""
         return self.constant(along(np.arange(size, dtype=np.int64), axis, rank), "positions")
-
-
-def along(array: Array, axis: int, rank: int) -> Array:
-    """Numbers along one axis of a tensor of `rank`, to broadcast along all others."""
-    return array.reshape([-1 if dim == axis else 1 for dim in range(rank)])
 
 
 def node_name(proto: NodeProto) -> str:

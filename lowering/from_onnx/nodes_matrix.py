@@ -14,7 +14,7 @@ import numpy as np
 from xdsl.ir import SSAValue
 
 from penstock.dialects import graph
-from penstock.dialects.element_types import accumulator_of
+from penstock.dialects.accumulators import accumulator_of
 from penstock.dialects.graph.base import is_float, normalized_axis, require
 from penstock.dialects.weights import Array
 from penstock.lowering.from_onnx.accumulation import in_accumulator

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from xdsl.dialects.builtin import Float8E8M0FNUType, IntegerType, Signedness, f32, i32
@@ -81,9 +82,16 @@ def bit_cast(node: OnnxNode) -> SSAValue:
     return node.emit(graph.BitcastOp(node.value(0), element_type(array_dtype(node.int("to", 1)))))
 
 
-def _parameter(node: OnnxNode, index: int) -> Term:
-    """A scale or a zero point: a scalar where it is one number, however ONNX writes it, else a vector."""
-    found = node.code.input(index)
+def parameter(node: OnnxNode, index: int, element: Attribute | None = None) -> Term:
+    """
+    A scale or a zero point: a scalar where it is one number, however ONNX writes it, else a vector. What is known is
+    brought to another element type at import: of weights of less than a byte it would be done in every run.
+    """
+    held = node.held(index)
+    if element is not None and not isinstance(held, SSAValue) and element_type(held.dtype) != element:
+        found = node.code.constant(held, node.proto.input[index], element)
+    else:
+        found = node.code.input(index, element)
     return found.reshape([]) if math.prod(found.shape) == 1 else found
 
 
@@ -97,9 +105,21 @@ def _is_short_float(element: Attribute) -> bool:
     return is_float(element) and numpy_dtype(element).itemsize == 1
 
 
-def _spread(node: OnnxNode, index: int, element: Attribute) -> Term:
-    """A scale or a zero point, in an element type, in a shape that broadcasts to the first input."""
-    value, x_shape = _parameter(node, index).cast(element), node.shape(0)
+def _blocked(node: OnnxNode, shape: Sequence[int]) -> list[int] | None:
+    """A shape whose dimension of blocks is two, their number and their size; None if the last one is smaller."""
+    block = node.int("block_size", 0)
+    if not block:
+        return None
+    axis = normalized_axis(node.int("axis", 1), len(shape))
+    return None if shape[axis] % block else [*shape[:axis], shape[axis] // block, block, *shape[axis + 1 :]]
+
+
+def _spread(node: OnnxNode, index: int, element: Attribute, *, apart: bool = False) -> Term:
+    """
+    A scale or a zero point, in an element type, in a shape that broadcasts to the first input, whose blocks may be a
+    dimension `apart`.
+    """
+    value, x_shape = parameter(node, index, element), node.shape(0)
     if not value.shape:
         return value
     axis = normalized_axis(node.int("axis", 1), len(x_shape))
@@ -109,6 +129,8 @@ def _spread(node: OnnxNode, index: int, element: Attribute) -> Term:
         len(value.shape) == len(x_shape) and value.shape[axis] == -(-x_shape[axis] // block),
         f"a scale of shape {list(value.shape)} for blocks of {block} along dimension {axis} of {list(x_shape)}",
     )
+    if apart:
+        return value.reshape([*value.shape[: axis + 1], 1, *value.shape[axis + 1 :]])
     return repeated(value, axis, block).cut(axis, 0, x_shape[axis])
 
 
@@ -120,15 +142,15 @@ def quantize_linear(node: OnnxNode) -> SSAValue:
     # The type in which a quotient is rounded.
     working = _element(node, "precision", f32)
     if QUANTIZED.contains(element) and working == f32 and not node.int("block_size", 0):
-        zero, axis = _parameter(node, 2).value if node.has(2) else None, node.int("axis", 1)
-        x, scale = node.value(0), _parameter(node, 1).value
+        zero, axis = parameter(node, 2).value if node.has(2) else None, node.int("axis", 1)
+        x, scale = node.value(0), parameter(node, 1).value
         return node.emit(graph.QuantizeLinearOp(x, scale, zero, element_type=element, axis=axis))
     whole = node.code.input(0, working) / _spread(node, 1, working)
     bounds = integer_bounds(element)
     if bounds:
         whole = whole.apply("round")
     # The zero point of a float of 8 bits is 0: its type is what it is there for.
-    if limit_of(element) is None and not _is_zero(node, 2):
+    if limit_of(element) is None and not is_zero(node, 2):
         whole = whole + _spread(node, 2, working)
     if bounds:
         return whole.clip(bounds[0], bounds[-1]).cast(element).value
@@ -139,21 +161,26 @@ def quantize_linear(node: OnnxNode) -> SSAValue:
 def dequantize_linear(node: OnnxNode) -> SSAValue:
     x, scale = node.type(0).element_type, node.type(1).element_type
     element = _element(node, "output_dtype", scale)
-    zero = not _is_zero(node, 2)
+    zero = not is_zero(node, 2)
     if DEQUANTIZED.contains(x) and not node.int("block_size", 0):
-        factor = _parameter(node, 1).cast(scale if element == scale else f32).value
-        point = _parameter(node, 2).value if zero else None
+        factor = parameter(node, 1).cast(scale if element == scale else f32).value
+        point = parameter(node, 2).value if zero else None
         result = graph.DequantizeLinearOp(node.value(0), factor, point, axis=node.int("axis", 1))
         return node.code.emit(result).cast(element).value
     if not (DEQUANTIZED.contains(x) or _is_short_float(x)):
         raise Unsupported(f"from elements of type {x}")
+    shape = node.shape(0)
+    sizes = _blocked(node, shape)
     number = node.code.input(0)
+    if sizes is not None:
+        number = number.reshape(sizes)
     if integer_bounds(x) and zero:
-        number = number.cast(i32) - _spread(node, 2, i32)
-    return (number.cast(f32) * _spread(node, 1, f32)).cast(element).value
+        number = number.cast(i32) - _spread(node, 2, i32, apart=sizes is not None)
+    product = number.cast(f32) * _spread(node, 1, f32, apart=sizes is not None)
+    return product.reshape(shape).cast(element).value
 
 
-def _is_zero(node: OnnxNode, index: int) -> bool:
+def is_zero(node: OnnxNode, index: int) -> bool:
     """Whether a zero point is left out, or known to be 0."""
     if not node.has(index):
         return True
@@ -166,30 +193,30 @@ def _with_ones(x: Term, trailing: int) -> Term:
     return x.reshape([*x.shape, *[1] * trailing]) if len(x.shape) == 1 else x
 
 
-def _centred(node: OnnxNode, index: int, zero: int, trailing: int) -> SSAValue:
+def centred_integers(node: OnnxNode, index: int, zero: int, trailing: int) -> SSAValue:
     """
     An integer operand minus its zero point: as it is stored where that is 0, else in i32. A zero point that is a
     vector lies along the dimension that `trailing` others follow.
     """
     x = node.code.input(index)
-    if _is_zero(node, zero):
+    if is_zero(node, zero):
         return x.value
-    offset = _with_ones(_parameter(node, zero), trailing)
+    offset = _with_ones(parameter(node, zero), trailing)
     return (x.cast(i32) - offset.cast(i32)).value
 
 
 @imports("MatMulInteger")
 def matmul_integer(node: OnnxNode) -> SSAValue:
     """The product of the numbers that the operands encode, in i32; one zero point a row of a and a column of b."""
-    a = _centred(node, 0, 2, trailing=1)
-    return node.emit(graph.MatmulOp(a, _centred(node, 1, 3, trailing=0), accumulator=i32))
+    a = centred_integers(node, 0, 2, trailing=1)
+    return node.emit(graph.MatmulOp(a, centred_integers(node, 1, 3, trailing=0), accumulator=i32))
 
 
 @imports("ConvInteger")
 def conv_integer(node: OnnxNode) -> SSAValue:
     """The convolution of the numbers that the operands encode, in i32; the padding encodes 0."""
-    w = _centred(node, 1, 3, trailing=len(node.shape(1)) - 1)
-    return convolution(node, _centred(node, 0, 2, trailing=0), w, None, i32)
+    w = centred_integers(node, 1, 3, trailing=len(node.shape(1)) - 1)
+    return convolution(node, centred_integers(node, 0, 2, trailing=0), w, None, i32)
 
 
 def _requantized(node: OnnxNode, total: SSAValue, trailing: int) -> SSAValue:
@@ -197,10 +224,10 @@ def _requantized(node: OnnxNode, total: SSAValue, trailing: int) -> SSAValue:
     A sum of products in i32 as the integers that encode it: round(total * (a * b / y)) + zero point, with the scales
     of the operands and of the result, inputs 1, 4 and 6.
     """
-    a, b, y = (_parameter(node, index).cast(f32) for index in (1, 4, 6))
+    a, b, y = (parameter(node, index).cast(f32) for index in (1, 4, 6))
     factor = _with_ones(a * b / y, trailing)
     product = node.code.term(total).cast(f32) * factor
-    point, one = _parameter(node, 7), node.code.number(1.0, f32)
+    point, one = parameter(node, 7), node.code.number(1.0, f32)
     return node.emit(graph.QuantizeLinearOp(product.value, one.value, point.value, element_type=point.element_type))
 
 
@@ -211,7 +238,7 @@ def qlinear_matmul(node: OnnxNode) -> SSAValue:
         raise Unsupported("with a scale for each row")
     if any(math.prod(node.shape(index)) != 1 and len(node.shape(index)) > 1 for index in (4, 5)):
         raise Unsupported("with a scale for each column of each matrix")
-    a, b = _centred(node, 0, 2, trailing=1), _centred(node, 3, 5, trailing=0)
+    a, b = centred_integers(node, 0, 2, trailing=1), centred_integers(node, 3, 5, trailing=0)
     return _requantized(node, node.emit(graph.MatmulOp(a, b, accumulator=i32)), 0)
 
 
@@ -219,6 +246,6 @@ def qlinear_matmul(node: OnnxNode) -> SSAValue:
 def qlinear_conv(node: OnnxNode) -> SSAValue:
     """The integer convolution plus its bias, encoded; one scale for each output channel at most."""
     rank = len(node.shape(3))
-    w = _centred(node, 3, 5, trailing=rank - 1)
-    total = convolution(node, _centred(node, 0, 2, trailing=0), w, node.optional(8), i32)
+    w = centred_integers(node, 3, 5, trailing=rank - 1)
+    total = convolution(node, centred_integers(node, 0, 2, trailing=0), w, node.optional(8), i32)
     return _requantized(node, total, rank - 2)

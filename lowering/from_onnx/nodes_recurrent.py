@@ -1,13 +1,12 @@
 """
-Importers of RNN, GRU, LSTM and LinearAttention, which are unrolled: every step becomes ordinary ops.
+Importers of RNN, GRU, LSTM and LinearAttention, each direction of which is a `graph.loop` over the steps.
 
-The inputs of all steps are multiplied by the weights at once, outside the recurrence, with the biases added; a step
-multiplies the state by the recurrence weights and computes the gates on slices. So a layer of T steps is one large
-matrix product and T small ones, and the first of these is left out if the initial state is zero. See Appleyard et
-al., "Optimizing Performance of Recurrent Neural Networks on GPUs", 2016, section 3.
+The inputs of all steps are multiplied by the weights at once, before the loop, with the biases added; a step multiplies
+the state by the recurrence weights and computes the gates. So a layer of T steps is one large matrix product and T
+small ones. See Appleyard et al., "Optimizing Performance of Recurrent Neural Networks on GPUs", 2016, section 3.
 
-The number of steps must be known; the batch need not be. Ops are called `node/step3/forget`, and with two directions
-`node/reverse/step3/forget`. Only Y has the name of the node, and Y_h and Y_c have their own, so that values can be
+Neither the number of steps nor the batch need be known. Ops are called `node/step/forget`, and with two directions
+`node/reverse/step/forget`. Only Y has the name of the node, and Y_h and Y_c have their own, so that values can be
 compared with another runtime's by name.
 """
 
@@ -16,18 +15,16 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import onnx
-from xdsl.dialects.builtin import f32
+from xdsl.dialects.builtin import f32, i64
 from xdsl.ir import SSAValue
 
 from penstock.dialects import graph
 from penstock.dialects.graph.base import require
 from penstock.dialects.graph.sizes import Dim, UnknownSize, may_equal
-from penstock.dialects.weights import Array
 from penstock.lowering.from_onnx.node import Held, Importer, OnnxNode, Unsupported, imports
 from penstock.passes.graph.terms import Term
 
@@ -43,8 +40,8 @@ Activation: TypeAlias = Callable[[Term], Term]
 Weight: TypeAlias = Any
 """A Term, or an array known at import, which is rearranged before it becomes a constant."""
 
-State: TypeAlias = Sequence[Term | None]
-"""H, or H and C: batch x hidden; None is zeros."""
+State: TypeAlias = Sequence[Term]
+"""H, or H and C: batch x hidden."""
 
 
 def check_shape(found: Sequence[int], expected: Sequence[int], what: str) -> None:
@@ -59,9 +56,7 @@ def check_shape(found: Sequence[int], expected: Sequence[int], what: str) -> Non
 
 
 def check_steps(steps: int) -> None:
-    """Raise unless the number of steps is known, and not 0."""
-    if isinstance(steps, Dim):
-        raise UnknownSize(steps, "is the length of a sequence and must be known: every step becomes ops of its own")
+    """Raise if there are no steps."""
     if steps == 0:
         raise Unsupported("a sequence without a step")
 
@@ -119,7 +114,7 @@ def _activation(node: OnnxNode, word: str, given: dict[str, Iterator[float]]) ->
 
     def apply(x: Term) -> Term:
         proto.name = node.code.path
-        return node.code.term(node.builder.apply(proto, [x.value]))
+        return node.code.term(node.builder.apply(proto, [x.value])[0])
 
     return apply
 
@@ -176,6 +171,10 @@ class Cell(ABC):
     # A step.
 
     @abstractmethod
+    def prepare(self) -> None:
+        """Read the weights that a step needs, before the first."""
+
+    @abstractmethod
     def step(self, given: Term, state: State) -> list[Term]:
         """The state after a step: from its inputs times their weights, batch x gates * hidden, and the one before."""
 
@@ -201,14 +200,12 @@ class RnnCell(Cell):
     gates = 1
     activations = ("Tanh",)
 
-    @cached_property
-    def all_gates(self) -> Term:
-        return self.transposed(R)
+    def prepare(self) -> None:
+        self.all_gates = self.transposed(R)
 
     def step(self, given: Term, state: State) -> list[Term]:
         (hidden,) = state
-        sums = given if hidden is None else self.plus_product(given, hidden, self.all_gates, "gates")
-        return [self.gate(0, "hidden", sums)]
+        return [self.gate(0, "hidden", self.plus_product(given, hidden, self.all_gates, "gates"))]
 
 
 class LstmCell(Cell):
@@ -227,35 +224,28 @@ class LstmCell(Cell):
     states = 2
     activations = ("Sigmoid", "Tanh", "Tanh")
 
-    @cached_property
-    def all_gates(self) -> Term:
-        return self.transposed(R)
-
-    @cached_property
-    def peepholes(self) -> list[Term]:
-        """Of i, o and f."""
-        words = ("input", "output", "forget")
+    def prepare(self) -> None:
+        self.all_gates = self.transposed(R)
+        words = ("input", "output", "forget") if self.node.has(PEEPHOLES) else ()
         parts = [self.weight(PEEPHOLES, at * self.hidden, self.hidden) for at in range(len(words))]
-        return [self.value(part, PEEPHOLES, word) for part, word in zip(parts, words, strict=True)]
+        self.peepholes = [self.value(part, PEEPHOLES, word) for part, word in zip(parts, words, strict=True)]
 
     def step(self, given: Term, state: State) -> list[Term]:
         hidden, cell = state
-        sums = given if hidden is None else self.plus_product(given, hidden, self.all_gates, "gates")
+        sums = self.plus_product(given, hidden, self.all_gates, "gates")
         i = self.gate(0, "input", self._seeing(sums, 0, cell))
-        new = i * self.gate(1, "candidate", self.columns(sums, 3))
-        if cell is not None:
-            is_coupled = self.node.flag("input_forget", False)
-            f = 1.0 - i if is_coupled else self.gate(0, "forget", self._seeing(sums, 2, cell))
-            new = f * cell + new
+        is_coupled = self.node.flag("input_forget", False)
+        f = 1.0 - i if is_coupled else self.gate(0, "forget", self._seeing(sums, 2, cell))
+        new = f * cell + i * self.gate(1, "candidate", self.columns(sums, 3))
         o = self.gate(0, "output", self._seeing(sums, 1, new))
         with self.code.at("squashed"):
             shown = self.functions[2](new)
         return [o * shown, new]
 
-    def _seeing(self, sums: Term, index: int, cell: Term | None) -> Term:
+    def _seeing(self, sums: Term, index: int, cell: Term) -> Term:
         """The columns of a gate, and what it sees of a cell state through its peephole."""
         own = self.columns(sums, index)
-        return own if cell is None or not self.node.has(PEEPHOLES) else own + cell * self.peepholes[index]
+        return own + cell * self.peepholes[index] if self.peepholes else own
 
 
 class GruCell(Cell):
@@ -271,24 +261,17 @@ class GruCell(Cell):
     gates = 3
     activations = ("Sigmoid", "Tanh")
 
-    @cached_property
+    @property
     def resets_last(self) -> bool:
         return self.node.flag("linear_before_reset", False)
 
-    @cached_property
-    def two_gates(self) -> Term:
-        return self.transposed(R, "gates", 0, 2)
-
-    @cached_property
-    def of_candidate(self) -> Term:
-        return self.transposed(R, "candidate", 2, 1)
-
-    @cached_property
-    def candidate_bias(self) -> Term | None:
-        """Rb of the candidate."""
-        if not self.has_bias:
-            return None
-        return self.value(self.weight(B, (self.gates + 2) * self.hidden, self.hidden), B, "candidate")
+    def prepare(self) -> None:
+        self.two_gates = self.transposed(R, "gates", 0, 2)
+        self.of_candidate = self.transposed(R, "candidate", 2, 1)
+        self.candidate_bias: Term | None = None
+        if self.resets_last and self.has_bias:
+            bias = self.weight(B, (self.gates + 2) * self.hidden, self.hidden)
+            self.candidate_bias = self.value(bias, B, "candidate")
 
     def input_bias(self) -> Term:
         """Without the part that the reset gate multiplies."""
@@ -303,42 +286,32 @@ class GruCell(Cell):
 
     def step(self, given: Term, state: State) -> list[Term]:
         (hidden,) = state
-        sums = given.cut(1, 0, 2 * self.hidden)
-        if hidden is not None:
-            sums = self.plus_product(sums, hidden, self.two_gates, "gates")
+        sums = self.plus_product(given.cut(1, 0, 2 * self.hidden), hidden, self.two_gates, "gates")
         z = self.gate(0, "update", self.columns(sums, 0))
         candidate = self.gate(1, "candidate", self._recalling(sums, self.columns(given, 2), hidden))
-        new = (1.0 - z) * candidate
-        return [new if hidden is None else z * hidden + new]
+        return [z * hidden + (1.0 - z) * candidate]
 
-    def _recalling(self, sums: Term, own: Term, hidden: Term | None) -> Term:
+    def _recalling(self, sums: Term, own: Term, hidden: Term) -> Term:
         """What the candidate is computed of: the part of the inputs, and of the state what the reset gate lets by."""
-
-        def reset(x: Term) -> Term:
-            return self.gate(0, "reset", self.columns(sums, 1)) * x
-
+        reset = self.gate(0, "reset", self.columns(sums, 1))
         if not self.resets_last:
-            return own if hidden is None else self.plus_product(own, reset(hidden), self.of_candidate, "candidate")
-        seen = self.candidate_bias
-        if hidden is not None:
-            product = hidden @ self.of_candidate
-            seen = product if seen is None else product + seen
-        return own if seen is None else reset(seen) + own
+            return self.plus_product(own, reset * hidden, self.of_candidate, "candidate")
+        seen = hidden @ self.of_candidate
+        return reset * (seen if self.candidate_bias is None else seen + self.candidate_bias) + own
 
 
 class Layer:
-    """One node, of which every direction is unrolled."""
+    """One node, each direction of which is a loop."""
 
     def __init__(self, node: OnnxNode, cell: type[Cell]):
         self.node, self.code = node, node.code
-        self.x = node.code.input(X)
-        require(len(self.x.shape) == 3, f"X has {len(self.x.shape)} dimensions, not 3")
+        x = node.code.input(X)
+        require(len(x.shape) == 3, f"X has {len(x.shape)} dimensions, not 3")
         self.batch_first = node.flag("layout", False)
-        steps, self.batch, self.features = self.x.shape
-        if self.batch_first:
-            steps, self.batch = self.batch, steps
-        check_steps(steps)
-        self.steps = steps
+        with self.code.at("steps"):
+            self.x = x.transpose([1, 0, 2]) if self.batch_first else x
+        self.steps, self.batch, self.features = self.x.shape
+        check_steps(self.steps)
         direction = node.string("direction", "forward")
         require(direction in DIRECTIONS, f'the direction "{direction}" is none of {", ".join(DIRECTIONS)}')
         words = DIRECTIONS[direction]
@@ -365,98 +338,87 @@ class Layer:
             if number in (W, R) or node.has(number):
                 check_shape(node.shape(number), shape, what)
 
-    def _lengths(self) -> Term | Array | None:
-        """The number of steps of each sequence of the batch, None if all have all; values as a column."""
+    def _lengths(self) -> Term | None:
+        """The number of steps of each sequence of the batch, a column, None if all have all."""
         if not self.node.has(LENGTHS):
             return None
         check_shape(self.node.shape(LENGTHS), (self.batch,), "sequence_lens")
         lengths = self.node.held(LENGTHS)
-        if isinstance(lengths, SSAValue):
-            with self.code.at("lengths"):
-                return self.code.term(lengths).reshape([self.batch, 1])
-        within = bool(np.all((lengths >= 0) & (lengths <= self.steps)))
-        require(within, f"the lengths {lengths.tolist()} are not all within {self.steps} steps")
-        if not lengths.all():
-            raise Unsupported("a sequence of length 0, after which ONNX does not define the state")
-        return None if np.all(lengths == self.steps) else lengths
+        if not isinstance(lengths, SSAValue):
+            within = bool(np.all((lengths >= 0) & (lengths <= self.steps)))
+            require(within, f"the lengths {lengths.tolist()} are not all within {self.steps} steps")
+            if not lengths.all():
+                raise Unsupported("a sequence of length 0, after which ONNX does not define the state")
+            if np.all(lengths == self.steps):
+                return None
+        with self.code.at("lengths"):
+            return self.code.input(LENGTHS, i64).reshape([self.batch, 1])
 
     # The recurrence.
 
     def build(self) -> list[Held | None]:
         """Y, Y_h and Y_c, as far as they are used."""
-        tracks = [self._unrolled(cell, backwards) for cell, backwards in zip(self.cells, self.backwards, strict=True)]
         used = [*self.node.used_outputs, False, False, False]
-        outputs: list[Held | None] = [self._sequence([hidden for hidden, _ in tracks]) if used[0] else None]
-        for state in range(self.cells[0].states):
-            finals = [final[state] for _, final in tracks]
+        tracks = [
+            self._looped(cell, backwards, used[0]) for cell, backwards in zip(self.cells, self.backwards, strict=True)
+        ]
+        states = self.cells[0].states
+        outputs: list[Held | None] = [self._sequence([track[states] for track in tracks]) if used[0] else None]
+        for state in range(states):
+            finals = [track[state] for track in tracks]
             outputs.append(self._final(finals, self.node.proto.output[1 + state]) if used[state + 1] else None)
         while outputs and outputs[-1] is None:
             outputs.pop()
         return outputs
 
-    def _unrolled(self, cell: Cell, backwards: bool) -> tuple[list[Term], list[Term]]:
-        """What a direction yields: H at every step, in order of time, and the final state."""
+    def _looped(self, cell: Cell, backwards: bool, has_lines: bool) -> list[Term]:
+        """What a direction yields: the final state, and H at every step: steps x batch x hidden."""
+
+        def step(time: Term, before: State, given: Sequence[Term]) -> list[Term]:
+            after = cell.step(given[0], before)
+            if self.lengths is None:
+                return [*after, *after[: int(has_lines)]]
+            # Past the end of a sequence the state stays, and Y is 0.
+            active = self.lengths > time
+            kept = [active.where(new, old) for new, old in zip(after, before, strict=True)]
+            return [*kept, *([active.where(after[0], 0.0)] if has_lines else ())]
+
         with self.code.at(cell.word):
             given = self._projected(cell)
-            state: State = [self._initial(cell, INITIAL_H + number) for number in range(cell.states)]
-            hidden: dict[int, Term] = {}
-            order = range(self.steps)
-            for time in reversed(order) if backwards else order:
-                with self.code.at(f"step{time}"):
-                    state, hidden[time] = self._step(cell, given, time, state)
-        # There is a step, after which no part of the state is missing.
-        return [hidden[time] for time in order], [each for each in state if each is not None]
+            initial = [self._initial(cell, INITIAL_H + number) for number in range(cell.states)]
+            cell.prepare()
+            with self.code.at("step"):
+                return self.code.loop(initial, [given], step, reverse=backwards)
 
     def _projected(self, cell: Cell) -> Term:
-        """The inputs of all steps times their weights, plus the biases, in the order of dimensions of X."""
+        """The inputs of all steps times their weights, plus the biases: steps x batch x gates * hidden."""
         with self.code.at("projection"):
             rows = self.x.reshape([self.steps * self.batch, self.features])
             product = rows @ cell.transposed(W)
             product = product + cell.input_bias() if cell.has_bias else product
-            leading = (self.batch, self.steps) if self.batch_first else (self.steps, self.batch)
-            return product.reshape([*leading, cell.gates * self.hidden])
+            return product.reshape([self.steps, self.batch, cell.gates * self.hidden])
 
-    def _step(self, cell: Cell, given: Term, time: int, before: State) -> tuple[State, Term]:
-        """The state after a step, and its line of Y: past the end of a sequence the state stays, and Y is 0."""
-        active = self._active(time)
-        if isinstance(active, np.ndarray) and not active.any():
-            # Only lengths, which a known batch has, lead here.
-            zeros = np.zeros((self.batch, self.hidden))
-            return before, self.code.constant(zeros, "zeros", self.x.element_type)
-        after = cell.step(_index(given, 1 if self.batch_first else 0, time), before)
-        if active is None or (isinstance(active, np.ndarray) and active.all()):
-            return after, after[0]
-        mask = active if isinstance(active, Term) else self.code.constant(active, "mask")
-        kept = [mask.where(new, 0.0 if old is None else old) for new, old in zip(after, before, strict=True)]
-        return kept, mask.where(after[0], 0.0)
-
-    def _active(self, time: int) -> Term | Array | None:
-        """Which sequences of the batch, a column, have the step `time`; None if all."""
-        if isinstance(self.lengths, Term):
-            return self.lengths > time
-        return None if self.lengths is None else self.lengths[:, np.newaxis] > time
-
-    def _initial(self, cell: Cell, number: int) -> Term | None:
-        """The state of one direction before its first step, batch x hidden; None for zeros."""
-        if not self.node.has(number) or _is_zero(held := self.node.held(number)):
-            return None
+    def _initial(self, cell: Cell, number: int) -> Term:
+        """The state of one direction before its first step, batch x hidden."""
         with self.code.at("initial"):
+            if not self.node.has(number):
+                return self.code.number(0.0, self.x.element_type).expand([self.batch, self.hidden])
+            held = self.node.held(number)
             whole = self.code.term(held) if isinstance(held, SSAValue) else held
             own = _index(whole, 1 if self.batch_first else 0, cell.index)
             return cell.value(own, number, "slice")
 
     # The outputs.
 
-    def _sequence(self, tracks: Sequence[Sequence[Term]]) -> SSAValue:
+    def _sequence(self, tracks: Sequence[Term]) -> SSAValue:
         """Y: steps x directions x batch x hidden, or batch x steps x directions x hidden."""
-        time, direction = (1, 2) if self.batch_first else (0, 1)
-        shape = [self.batch, self.hidden]
-        shape.insert(time, 1)
-        with self.code.at("lines"):
-            lines = [self.code.concat([line.reshape(shape) for line in track], time) for track in tracks]
-        shape[time] = self.steps
+        if self.batch_first:
+            with self.code.at("lines"):
+                tracks = [track.transpose([1, 0, 2]) for track in tracks]
+        direction = 2 if self.batch_first else 1
+        shape = list(tracks[0].shape)
         shape.insert(direction, 1)
-        return self._stacked(lines, shape, direction, self.node.name)
+        return self._stacked(tracks, shape, direction, self.node.name)
 
     def _final(self, finals: Sequence[Term], name: str) -> SSAValue:
         """Y_h or Y_c: directions x batch x hidden, or batch x directions x hidden."""
@@ -475,14 +437,6 @@ class Layer:
             for value, cell in zip(values, self.cells, strict=True)
         ]
         return emit(graph.ConcatOp(parts, axis=axis), name)
-
-
-def _is_zero(held: Held) -> bool:
-    """Whether a state is known to be all zeros: so exporters write one that none is given for."""
-    if not isinstance(held, SSAValue):
-        return not np.any(held)
-    number = held.owner.x.owner if isinstance(held.owner, graph.ExpandOp) else None
-    return isinstance(number, graph.ConstantOp) and number.weight is None and not any(number.dense.get_values())
 
 
 def recurrent(cell: type[Cell]) -> Importer:
@@ -536,25 +490,31 @@ def linear_attention(node: OnnxNode) -> list[SSAValue]:
         state = code.input(3, f32)
     else:
         state = code.number(0.0, f32).expand(state_shape)
-    results: list[Term] = []
-    for step in range(steps):
-        query, key, value = (each.cut(2, step, 1) for each in (queries, keys, values))
-        if decays is not None:
+    # What a step reads: a line of each, steps first.
+    read = [queries, keys, values, *(each for each in (decays, betas) if each is not None)]
+
+    def step(_: Term, carried: Sequence[Term], lines: Sequence[Term]) -> list[Term]:
+        (state,) = carried
+        query, key, value, *others = lines
+        if is_gated:
             # Over the rows of the state: one number, or one for each row.
-            state = state * decays.cut(2, step, 1).transpose([0, 1, 3, 2])
-        if betas is not None:
-            value = betas.cut(2, step, 1) * (value - key @ state)
+            state = state * others.pop(0).transpose([0, 1, 3, 2])
+        if is_delta:
+            value = others.pop(0) * (value - key @ state)
         state = state + key.transpose([0, 1, 3, 2]) * value
         # The queries of a group share the state of their head.
         grouped = query.reshape([batches, kv_heads, heads // kv_heads, key_size])
-        results.append((grouped @ state).reshape([batches, 1, heads * value_size]))
-    output = code.concat(results, 1) * scale
+        return [state, (grouped @ state).reshape([batches, heads * value_size])]
+
+    with code.at("step"):
+        state, lines = code.loop([state], read, step)
+    output = lines.transpose([1, 0, 2]) * scale
     return [output.cast(element).value, state.cast(node.type(3).element_type if node.has(3) else element).value]
 
 
 def _of_heads(node: OnnxNode, index: int, heads: int) -> Term:
-    """(batches, steps, heads * size) as (batches, heads, steps, size), in f32."""
+    """(batches, steps, heads * size) as (steps, batches, heads, 1, size), in f32."""
     x = node.code.input(index, f32)
     batches, steps, width = x.shape
     require(width % heads == 0, f"{width} numbers for {heads} heads")
-    return x.reshape([batches, steps, heads, width // heads]).transpose([0, 2, 1, 3])
+    return x.transpose([1, 0, 2]).reshape([steps, batches, heads, 1, width // heads])

@@ -117,14 +117,15 @@ def softmax(op: type[graph.SoftmaxOp | graph.LogSoftmaxOp]) -> Importer:
     return build
 
 
-def _centred(x: Term, axes: Sequence[int], epsilon: float) -> tuple[Term, Term, Term]:
+def centred(x: Term, axes: Sequence[int], epsilon: float) -> tuple[Term, Term, Term]:
     """The mean over `axes`, x without it, and sqrt(variance + epsilon)."""
-    mean = _mean(x, axes)
-    centred = x - mean
-    return mean, centred, (_mean(centred * centred, axes) + epsilon).apply("sqrt")
+    mean = mean_over(x, axes)
+    rest = x - mean
+    return mean, rest, (mean_over(rest * rest, axes) + epsilon).apply("sqrt")
 
 
-def _mean(x: Term, axes: Sequence[int]) -> Term:
+def mean_over(x: Term, axes: Sequence[int]) -> Term:
+    """The mean along axes, which keep a size of 1."""
     return x.emit(graph.ReduceMeanOp(x.value, axes=axes))
 
 
@@ -140,8 +141,8 @@ def layer_normalization(node: OnnxNode) -> list[SSAValue]:
     element, rank = node.type(0).element_type, len(node.shape(0))
     axis = normalized_axis(node.int("axis", -1), rank)
     x = node.code.input(0, None if element == f64 else f32)
-    mean, centred, deviation = _centred(x, range(axis, rank), node.float("epsilon", 1e-5))
-    result = (centred / deviation).cast(element) * node.code.input(1)
+    mean, rest, deviation = centred(x, range(axis, rank), node.float("epsilon", 1e-5))
+    result = (rest / deviation).cast(element) * node.code.input(1)
     outputs = [result + node.code.input(2) if node.has(2) else result]
     if any(node.used_outputs[1:]):
         outputs += [each.cast(f32) for each in (mean, deviation.apply("reciprocal"))]
@@ -153,8 +154,8 @@ def layer_normalization(node: OnnxNode) -> list[SSAValue]:
 def instance_normalization(node: OnnxNode) -> SSAValue:
     """Over the spatial dimensions of each channel of each image."""
     rank = len(node.shape(0))
-    _, centred, deviation = _centred(node.code.input(0), range(2, rank), node.float("epsilon", 1e-5))
-    normal = centred / deviation
+    _, rest, deviation = centred(node.code.input(0), range(2, rank), node.float("epsilon", 1e-5))
+    normal = rest / deviation
     scale, bias = (node.code.input(index).reshape([-1, *[1] * (rank - 2)]) for index in (1, 2))
     return (normal * scale + bias).value
 
@@ -163,8 +164,8 @@ def instance_normalization(node: OnnxNode) -> SSAValue:
 @in_accumulator
 def mean_variance_normalization(node: OnnxNode) -> SSAValue:
     """x without its mean, divided by its deviation: not sqrt(mean(x^2) - mean(x)^2), which cancels."""
-    _, centred, deviation = _centred(node.code.input(0), node.ints("axes") or [0, 2, 3], 0.0)
-    return (centred / (deviation + 1e-9)).value
+    _, rest, deviation = centred(node.code.input(0), node.ints("axes") or [0, 2, 3], 0.0)
+    return (rest / (deviation + 1e-9)).value
 
 
 @imports("LpNormalization")

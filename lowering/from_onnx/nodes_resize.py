@@ -22,9 +22,9 @@ from penstock.dialects.graph.base import is_float, normalized_axis, require
 from penstock.dialects.graph.sizes import is_known
 from penstock.dialects.weights import Array
 from penstock.lowering.from_onnx.accumulation import in_accumulator
-from penstock.lowering.from_onnx.node import OnnxNode, Unsupported, along, imports
+from penstock.lowering.from_onnx.node import OnnxNode, Unsupported, imports
 from penstock.lowering.from_onnx.nodes_shape import joined_runs, repeated, runs_of
-from penstock.passes.graph.terms import Term
+from penstock.passes.graph.terms import Term, along
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -19,9 +19,9 @@ from penstock.dialects.graph.sizes import decided_equal
 from penstock.dialects.graph.window import window_counts
 from penstock.dialects.weights import Array
 from penstock.lowering.from_onnx.accumulation import in_accumulator
-from penstock.lowering.from_onnx.node import OnnxNode, Unsupported, along, imports
+from penstock.lowering.from_onnx.node import OnnxNode, Unsupported, imports
 from penstock.passes.graph.gradients.rules_contraction import ConvGeometry, adjoint_filters, adjoint_of_image
-from penstock.passes.graph.terms import Term
+from penstock.passes.graph.terms import Term, along
 
 MAX_TAPS = 64
 """Indices of the largest elements are computed for windows of at most so many elements."""

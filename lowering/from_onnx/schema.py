@@ -14,17 +14,25 @@ from penstock.dialects.diagnostics import did_you_mean
 from penstock.dialects.element_types import numpy_dtype
 from penstock.dialects.graph import Tensor
 from penstock.dialects.graph.sizes import Dim, UnknownSize, is_known
-from penstock.lowering.from_onnx.node import DOMAINS, Unsupported, node_name
+from penstock.lowering.from_onnx.forms import FORMS
+from penstock.lowering.from_onnx.node import DOMAINS, Unsupported, node_name, operator_of
+
+CLASSICAL = "ai.onnx.ml"
+"""ONNX's domain of classical machine learning."""
+
+_ADOPTED = {"LayerNormalization": 17}
+"""Operators that runtimes also take in operator sets older than the one that brought them, and what they mean there."""
 
 
 def schema_of(proto: NodeProto, opset: int) -> OpSchema:
-    """The schema of a node's operator; raises Unsupported if operator set `opset` has none."""
-    if proto.domain not in DOMAINS or not onnx.defs.has(proto.op_type):
+    """The schema of a node's operator; raises Unsupported if operator set `opset` of its domain has none."""
+    domain = "" if proto.domain in DOMAINS else proto.domain
+    if domain not in ("", CLASSICAL) or not onnx.defs.has(proto.op_type, domain):
         raise Unsupported("")
     try:
-        return onnx.defs.get_schema(proto.op_type, opset)
+        return onnx.defs.get_schema(proto.op_type, max(opset, 0 if domain else _ADOPTED.get(proto.op_type, 0)), domain)
     except onnx.defs.SchemaError:
-        raise Unsupported(f"not in operator set {opset}") from None
+        raise Unsupported(f"not in operator set {opset}{f' of {domain}' if domain else ''}") from None
 
 
 STUMBLES = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
@@ -37,13 +45,17 @@ def check_node(proto: NodeProto, opset: int) -> None:
 
     Raises Unsupported if the operator set does not have its operator.
     """
-    _check_attributes(proto, schema_of(proto, opset))
+    if (form := FORMS.get(operator_of(proto))) is not None:
+        form.check(proto)
+        return
+    schema = schema_of(proto, opset)
+    _check_attributes(proto, schema)
     if proto.op_type == "Constant" or any(attribute.HasField("g") for attribute in proto.attribute):
         # The check would copy the tensor, whose reading is check enough; and inner graphs read outer names.
         return
     context: Any = cast(Any, checker).C.CheckerContext()
     context.ir_version = onnx.IR_VERSION
-    context.opset_imports = {"": opset}
+    context.opset_imports = {schema.domain: max(opset, schema.since_version)}
     try:
         checker.check_node(proto, context)
     except checker.ValidationError as error:
@@ -70,8 +82,11 @@ def refuse_faulty(proto: NodeProto, opset: int, types: Sequence[Tensor | None]) 
     """
     Raise VerifyException if a node, whose inputs have `types`, is not what ONNX allows: an element type that the
     operator does not take, or shapes and attributes that its own inference of shapes refuses; else the types that
-    this gives its outputs, by their names.
+    this gives its outputs, by their names; none where it takes a sequence.
     """
+    if operator_of(proto) in FORMS:
+        words = ", ".join("none" if each is None else str(each) for each in types)
+        raise VerifyException(f"{operator_of(proto)} does not take operands of these types together: {words}")
     schema = schema_of(proto, opset)
     given = {name: type_proto(each) for name, each in zip(proto.input, types, strict=False) if each is not None}
     formal: Sequence[Any] = schema.inputs
@@ -81,6 +96,8 @@ def refuse_faulty(proto: NodeProto, opset: int, types: Sequence[Tensor | None]) 
             word = f"tensor({TensorProto.DataType.Name(element).lower()})"
             if word not in formal[min(index, len(formal) - 1)].types:
                 raise VerifyException(f"{proto.op_type} takes no {word} as input {index}")
+    if any(name and name not in given for name in proto.input):
+        return {}  # of sequences there are no types here
     try:
         return shape_inference.infer_node_outputs(schema, proto, given)
     except (shape_inference.InferenceError, checker.ValidationError) as error:

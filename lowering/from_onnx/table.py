@@ -26,7 +26,7 @@ for _module in pkgutil.iter_modules([str(Path(__file__).parent)]):
     if _module.name.startswith("nodes_"):
         importlib.import_module(f"{__package__}.{_module.name}")  # for its registrations
 
-_BY_THE_IMPORT = ("Constant", "If", *FROM_CONSTANTS)
+_BY_THE_IMPORT = ("Constant", *FROM_CONSTANTS)
 """Operators of ONNX that need no importer."""
 
 

@@ -17,7 +17,7 @@ from xdsl.ir import SSAValue
 from xdsl.ir.affine import AffineExpr
 
 from penstock.dialects import graph
-from penstock.dialects.element_types import accumulator_of
+from penstock.dialects.accumulators import accumulator_of
 from penstock.dialects.graph.base import is_unsigned
 from penstock.lowering.graph_to_tensor.kernel import KernelBuilder, lowers
 from penstock.passes.index_builder import Index, materialize

@@ -19,8 +19,8 @@ from xdsl.ir.affine import AffineExpr
 from xdsl.irdl import IRDLOperation
 
 from penstock.dialects import graph
+from penstock.dialects.accumulators import accumulator_of
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError
-from penstock.dialects.element_types import accumulator_of
 from penstock.dialects.graph.base import is_unsigned
 from penstock.dialects.graph.elementwise import PointwiseOp
 from penstock.dialects.registry import Registry

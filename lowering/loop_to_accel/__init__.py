@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from xdsl.builder import Builder
 from xdsl.context import Context
-from xdsl.dialects import affine, arith, func, scf
+from xdsl.dialects import affine, arith, func, memref, scf
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.ir import Block
@@ -26,7 +26,7 @@ from penstock.passes.analysis.memory.storage import VIEWS
 from penstock.passes.isomorphic_kernels import rewrite_kernels
 from penstock.passes.schedule.ordering import order
 
-KEPT = (*VIEWS, SlotOp, arith.ConstantOp, affine.ApplyOp, affine.MinOp, scf.YieldOp)
+KEPT = (*VIEWS, memref.ReinterpretCastOp, SlotOp, arith.ConstantOp, affine.ApplyOp, affine.MinOp, scf.YieldOp)
 """Ops that a kernel keeps beside its commands, as it does all index arithmetic."""
 
 
@@ -69,7 +69,12 @@ class _Lowering:
             lower_copy(Builder(InsertPoint.before(op)), op, self.target)
         else:
             lower_generic(Builder(InsertPoint.before(op)), op, self.target)
+        windows = [value.owner for value in op.operands if isinstance(value.owner, memref.ReinterpretCastOp)]
         Rewriter.erase_op(op)
+        for window in windows:
+            # Its shape was all that mattered of it.
+            if not window.result.uses:
+                Rewriter.erase_op(window)
 
 
 @dataclass(frozen=True)
@@ -133,7 +138,7 @@ class LoopToAccelPass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target, functions = machine_kernels(op)
         if target is not None:
-            rewrite_kernels(functions, _Lowering(target).run)
+            rewrite_kernels(ctx, functions, target, self, _Lowering(target).run)
 
 
 __all__ = ["LoopToAccelPass"]

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from math import prod
 
 from xdsl.builder import Builder
 from xdsl.dialects import arith, func, memref, scf, tensor
 from xdsl.dialects.builtin import (
-    DenseArrayBase,
     DenseIntOrFPElementsAttr,
     IndexType,
     IntegerAttr,
     MemRefType,
-    NoneAttr,
-    StridedLayoutAttr,
     TensorType,
     UnitAttr,
-    i64,
 )
 from xdsl.ir import Attribute, Block, BlockArgument, Operation, Region, SSAValue
 from xdsl.rewriter import InsertPoint
@@ -26,17 +21,13 @@ from xdsl.utils.hints import isa
 
 from penstock.dialects import mem
 from penstock.dialects.diagnostics import UserError, location_of
-from penstock.dialects.mem import memref_of, static_strides
+from penstock.dialects.mem import memref_of
 from penstock.dialects.upstream.scf import ForallOp, InParallelOp
 from penstock.dialects.upstream.tensor import Insertion, ParallelInsertSliceOp
+from penstock.passes.analysis.kernels import HOST, device_of
 from penstock.passes.analysis.memory.stated_scopes import is_explicit, is_explicit_copy, stated
 from penstock.passes.analysis.strides import (
-    collapsed_strides,
-    contiguous_strides,
-    expanded_strides,
     kept_dims,
-    reassociation,
-    reassociation_attribute,
 )
 from penstock.passes.generics import first_of, structured
 from penstock.passes.shapes import loops, shape_of
@@ -53,6 +44,7 @@ from penstock.passes.tensor.bufferization.assignment import (
     window_of,
 )
 from penstock.passes.tensor.bufferization.destinations import carried, ignores_input
+from penstock.passes.views import plain_view, reshape_view, shape_only_view, slice_view
 
 
 @lru_cache(maxsize=4096)
@@ -65,130 +57,6 @@ def memref_like(type: Attribute) -> MemRefType[Attribute]:
 def memref_types(types: Sequence[Attribute]) -> list[Attribute]:
     """The types with every tensor as a contiguous off-chip memref."""
     return [memref_like(type) if isa(type, TensorType) else type for type in types]
-
-
-def slice_view(
-    builder: Builder,
-    source: SSAValue,
-    offsets: Sequence[int | SSAValue],
-    sizes: Sequence[int],
-    steps: Sequence[int],
-    kept: Sequence[int],
-) -> SSAValue:
-    """The slice of a memref, without the dims that are not `kept`; the memref itself if that is all of it."""
-    type = memref_of(source)
-    is_whole = tuple(sizes) == type.get_shape() and len(kept) == len(sizes)
-    if is_whole and all(isinstance(at, int) and at == 0 for at in offsets):
-        return source
-    full = memref.SubviewOp.infer_result_type(type, offsets, sizes, steps)
-    layout = full.layout
-    assert isinstance(layout, StridedLayoutAttr)
-    reduced = MemRefType(
-        full.element_type,
-        [sizes[dim] for dim in kept],
-        StridedLayoutAttr([layout.strides.data[dim] for dim in kept], layout.offset),
-        full.memory_space,
-    )
-    return builder.insert(memref.SubviewOp.get(source, offsets, sizes, steps, reduced)).result
-
-
-def reshape_view(builder: Builder, source: SSAValue, shape: Sequence[int]) -> SSAValue:
-    """
-    The elements of a memref in another shape, through `memref.collapse_shape` and `memref.expand_shape`.
-
-    Raises ValueError where its strides cannot express that.
-    """
-    type = memref_of(source)
-    if type.get_shape() == tuple(shape):
-        return source
-    strides = static_strides(type)
-    groups = reassociation(type.get_shape(), shape)
-    if loose := _loose_units(type.get_shape(), strides, [ours for ours, _ in groups]):
-        zeros: list[int | SSAValue] = [0] * len(strides)
-        kept = [dim for dim in range(len(strides)) if dim not in loose]
-        squeezed = slice_view(builder, source, zeros, type.get_shape(), [1] * len(strides), kept)
-        return reshape_view(builder, squeezed, shape)
-    collapsed = collapsed_strides(type.get_shape(), strides, [ours for ours, _ in groups])
-    if collapsed is None:
-        raise ValueError(f"{type} has no view of the shape {list(shape)}")
-    if len(collapsed) != len(strides):
-        middle = [prod(type.get_shape()[dim] for dim in ours) for ours, _ in groups]
-        collapse = memref.CollapseShapeOp(
-            operands=[source],
-            result_types=[_retyped(type, middle, collapsed)],
-            properties={"reassociation": reassociation_attribute([ours for ours, _ in groups])},
-        )
-        source = builder.insert(collapse).result
-    if len(collapsed) != len(shape):
-        expanded = expanded_strides(collapsed, shape, [theirs for _, theirs in groups])
-        expand = memref.ExpandShapeOp(
-            operands=[source, []],
-            result_types=[_retyped(type, shape, expanded)],
-            properties={
-                "reassociation": reassociation_attribute([theirs for _, theirs in groups]),
-                "static_output_shape": DenseArrayBase.from_list(i64, shape),
-            },
-        )
-        source = builder.insert(expand).result
-    return source
-
-
-def _loose_units(shape: Sequence[int], strides: Sequence[int], groups: Sequence[Sequence[int]]) -> list[int]:
-    """
-    The dims of size 1 that are in a group before others and do not step over them: MLIR does not collapse those.
-
-    Their strides mean nothing, so that a slice may do without them.
-    """
-    loose: list[int] = []
-    for group in groups:
-        inner = [dim for dim in group if shape[dim] != 1]
-        reach = strides[inner[-1]] if inner else 1
-        for dim in reversed(group[: group.index(inner[-1]) + 1] if inner else []):
-            if shape[dim] == 1 and strides[dim] != reach:
-                loose.append(dim)
-            elif shape[dim] != 1:
-                reach = strides[dim] * shape[dim]
-    return loose
-
-
-def _retyped(type: MemRefType[Attribute], shape: Sequence[int], strides: Sequence[int]) -> MemRefType[Attribute]:
-    layout = type.layout if isinstance(type.layout, NoneAttr) else StridedLayoutAttr(strides, type.get_offset())
-    return MemRefType(type.element_type, shape, layout, type.memory_space)
-
-
-def plain_view(builder: Builder, source: SSAValue) -> SSAValue:
-    """
-    The same memref with the strides of its dims of size 1 as they would be if it were contiguous from there on.
-
-    They do not matter, but they are part of the type: without them a slice that is contiguous looks so.
-    """
-    type = memref_of(source)
-    shape, strides = type.get_shape(), static_strides(type)
-    if 0 in shape:
-        # No element has a place, so no stride says anything.
-        return source
-    squeezed = [size for size in shape if size != 1]
-    moving = [stride for size, stride in zip(shape, strides, strict=True) if size != 1]
-    groups = [theirs for _, theirs in reassociation(squeezed, shape)]
-    plain = expanded_strides(moving, shape, groups) if groups else contiguous_strides(shape)
-    if plain == strides:
-        return source
-    return reshape_view(builder, reshape_view(builder, source, squeezed), shape)
-
-
-def shape_only_view(builder: Builder, source: SSAValue, shape: Sequence[int]) -> SSAValue:
-    """
-    A memref of `shape` with strides 0 on the first element of `source`: the window of a pooling, whose elements
-    are never read, so that it needs no storage of its own.
-
-    The strides are an operand, since MLIR has no type of strides that are known to be 0.
-    """
-    type = memref_of(source)
-    layout = StridedLayoutAttr([None] * len(shape))
-    view = MemRefType(type.element_type, shape, layout, type.memory_space)
-    zero = builder.insert(arith.ConstantOp.from_int_and_width(0, IndexType())).result
-    strides: list[SSAValue | int] = [zero] * len(shape)
-    return builder.insert(memref.ReinterpretCastOp.from_dynamic(source, [0], list(shape), strides, view)).result
 
 
 Calls = Callable[[str, Sequence[SSAValue], func.CallOp], None]
@@ -220,6 +88,7 @@ class Rebuild:
         self._outs = outs
         self._calls = calls
         self._constants = constants
+        self._is_of_host = device_of(assignment.function) in (None, HOST)
         self._current: Operation = assignment.function
         self._builder = Builder(InsertPoint.at_end(block), operation_insertion_handler=[self._keep_location])
         self._ops(old)
@@ -273,6 +142,8 @@ class Rebuild:
                 self._return(op)
             case scf.ForOp():
                 self._for(op)
+            case scf.WhileOp() if any(is_tensor(value) for value in op.results):
+                self._while(op)
             case scf.IfOp() if any(is_tensor(value) for value in op.results):
                 self._if(op)
             case ForallOp():
@@ -433,7 +304,10 @@ class Rebuild:
 
     def _shape_only(self, op: StructuredOp, value: SSAValue) -> SSAValue:
         wanted = memref_like(value.type)
-        for other in op.operands:
+        arguments = list(self._assignment.function.body.block.args)
+        # What a machine computes is moved into its scopes: what is off chip stays where it is.
+        places = [*op.operands, *arguments] if self._is_of_host else [*arguments, *op.operands]
+        for other in places:
             found = self._values.get(other)
             if found is not None and isa(found.type, MemRefType) and found.type.get_offset() == 0:
                 # the offset of a reinterpretation counts from the start of the allocation
@@ -491,6 +365,37 @@ class Rebuild:
         self._yield(last, kept)
         self._builder.insertion_point = outer
 
+    def _while(self, op: scf.WhileOp) -> None:
+        kept = [number for number, value in enumerate(op.arguments) if not is_tensor(value)]
+        types = [op.arguments[number].type for number in kept]
+        for number, value in enumerate(op.arguments):
+            if is_tensor(value):
+                arguments = (region.block.args[number] for region in op.regions)
+                self._values.update(dict.fromkeys((*arguments, op.results[number]), self._values[value]))
+        outer = self._builder.insertion_point
+        blocks: list[Block] = []
+        for region in op.regions:
+            old, block = region.block, Block(arg_types=types)
+            blocks.append(block)
+            for position, number in enumerate(kept):
+                self._define(old.args[number], block.args[position])
+            self._builder.insertion_point = InsertPoint.at_end(block)
+            self._ops(old)
+            last = old.last_op
+            if isinstance(last, scf.ConditionOp):
+                handed = [self._values[last.args[number]] for number in kept]
+                self._builder.insert(scf.ConditionOp(self._values[last.condition], *handed))
+            else:
+                assert isinstance(last, scf.YieldOp)
+                self._yield(last, kept)
+        self._builder.insertion_point = outer
+        given = [self._values[op.arguments[number]] for number in kept]
+        loop = scf.WhileOp(given, types, Region(blocks[0]), Region(blocks[1]))
+        loop.attributes.update(op.attributes)
+        self._builder.insert(loop)
+        for number, result in zip(kept, loop.results, strict=True):
+            self._define(op.results[number], result)
+
     def _if(self, op: scf.IfOp) -> None:
         """The buffers of what is a tensor are there before the branches, which write into them."""
         for value in op.results:
@@ -538,7 +443,7 @@ class Rebuild:
 
     def _copy_op(self, op: Operation) -> None:
         """An op without tensors, whose regions may have some."""
-        if isinstance(op, scf.YieldOp) and _is_lowered_apart(op.parent_op()):
+        if isinstance(op, scf.YieldOp | scf.ConditionOp) and _is_lowered_apart(op.parent_op()):
             return
         if isinstance(op, InParallelOp):
             self._ops(op.region.block)
@@ -559,7 +464,9 @@ class Rebuild:
 
 def _is_lowered_apart(op: Operation | None) -> bool:
     """Whether what an op yields is dealt with where the op is."""
-    return isinstance(op, scf.ForOp) or (isinstance(op, scf.IfOp) and any(is_tensor(value) for value in op.results))
+    return isinstance(op, scf.ForOp) or (
+        isinstance(op, scf.IfOp | scf.WhileOp) and any(is_tensor(value) for value in op.results)
+    )
 
 
 def _is_never_read(value: SSAValue) -> bool:

@@ -271,10 +271,9 @@ class _CBlocks(Blocks[FunctionEmitter]):
         """Declare a pointer to the element of an input at the first row and lane of the block."""
         view, name = self.view(number), self.emitter.names.fresh("p")
         terms = [
-            (part, loop.strides[number])
+            term
             for loop, position in self.positions.items()
-            for part in (position[:-1] if loop in self._block_loops else position)
-            if loop.strides[number]
+            for term in self.moves(position[:-1] if loop in self._block_loops else position, loop, number)
         ]
         start = sum_of(terms, self.offsets[number])
         self.emitter.writer.line(f"{view.pointer_type}const {name} = {view.pointer} + {start};")
@@ -292,5 +291,5 @@ class _CBlocks(Blocks[FunctionEmitter]):
     def element(self, number: int) -> str:
         if number not in self._pointers:
             return super().element(number)
-        inside = [(self.positions[loop][-1], loop.strides[number]) for loop in self._block_loops]
-        return f"{self._pointers[number]}[{sum_of([term for term in inside if term[1]])}]"
+        inside = [term for loop in self._block_loops for term in self.moves(self.positions[loop][-1:], loop, number)]
+        return f"{self._pointers[number]}[{sum_of(inside)}]"

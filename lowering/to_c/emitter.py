@@ -8,17 +8,19 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from xdsl.dialects import arith
+from xdsl.dialects.builtin import MemRefType
 from xdsl.ir import Operation, SSAValue
 from xdsl.ir.affine import AffineBinaryOpKind
+from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import location_of
 from penstock.dialects.machine import REGISTERS
 from penstock.dialects.mem import RingOp, RingType, ScopedAllocation, memref_of
 from penstock.lowering.codegen.emitter import Emitter, Language
-from penstock.lowering.codegen.program import Program
+from penstock.lowering.codegen.program import ENTRY, Program
 from penstock.lowering.codegen.text import Expr, Names, Size, comment_text, identifier
 from penstock.lowering.codegen.types import CType, c_type
-from penstock.lowering.codegen.views import Captured, Terms, View, owner_of
+from penstock.lowering.codegen.views import Captured, Terms, View, numbers_of, owner_of
 from penstock.lowering.to_c.prelude import helper_name
 from penstock.lowering.to_c.text import CWriter, for_loop, sum_of, times
 from penstock.lowering.to_c.threads import part_text
@@ -114,7 +116,7 @@ class FunctionEmitter(Emitter):
         return " * ".join(map(str, sizes))
 
     def sum_of(self, terms: Terms, constant: int = 0) -> Size:
-        return sum_of(terms, constant)
+        return Expr(sum_of(terms, constant), is_atom=True).size
 
     def named(self, size: Size) -> Size:
         if isinstance(size, int) or size.isidentifier():
@@ -123,18 +125,23 @@ class FunctionEmitter(Emitter):
         self.writer.line(f"const int64_t {name} = {size};")
         return name
 
+    def multiple(self, size: Size, of: int) -> Size:
+        return self.named(f"{size} - {size} % {of}")
+
     def slot_offset(self, turn: Size, slots: int, pitch: int) -> Size:
         number = str(turn % slots) if isinstance(turn, int) else f"{turn} % {slots}"
         return f"{number} * {pitch}"
 
-    def inside(self, value: SSAValue, offset: Size, extent: Size, size: Size) -> Size:
-        if isinstance(extent, int) and isinstance(size, int):
-            positions = str(extent - size + 1)
-        else:
-            positions = f"{extent} - {size} + 1"
-        return f"{self.helper('inside', self.ctype(value))}({offset}, {positions}, &{self.own}->fault)"
+    def inside(self, offset: Size, extent: Size, span: int) -> Size:
+        positions = self.sum_of([(extent, 1)], 1 - span)
+        self.program.helpers.add(key := helper_name("inside", "index"))
+        return f"pen_{key}({offset}, {positions}, &{self.own}->fault)"
 
-    def clipped(self, start: Size, size: int, bound: int, *, may_begin_before: bool, may_end_after: bool) -> list[Size]:
+    def clipped(
+        self, start: Size, size: Size, bound: Size, *, may_begin_before: bool, may_end_after: bool
+    ) -> list[Size]:
+        if isinstance(start, int):
+            start = f"({start})"
         low, high = self.names.fresh("lo"), self.names.fresh("hi")
         if may_begin_before:
             self.writer.line(f"const int64_t {low} = {start} < 0 ? -{start} : 0;")
@@ -173,6 +180,9 @@ class FunctionEmitter(Emitter):
     def minimum(self, left: Expr, right: Expr) -> Expr:
         self.program.helpers.add(key := helper_name("mins", "index"))
         return Expr(f"pen_{key}({left.text}, {right.text})", is_atom=True)
+
+    def equal(self, value: Size, number: int) -> Expr:
+        return Expr(f"{value} == {number}")
 
     def any_empty(self, ranges: Sequence[tuple[Size, Size]]) -> Expr:
         return Expr(" || ".join(f"{low} >= {high}" for low, high in ranges))
@@ -293,6 +303,14 @@ class FunctionEmitter(Emitter):
         last()
         self.writer.line(f"if (!{held}) break;")
 
+    def expect(self, condition: Expr, fault: int) -> None:
+        self.writer.line(f"if (!({condition.text})) {self.own}->fault = {fault};")
+
+    def leave_if(self, condition: Expr, fault: int) -> None:
+        with self.writer.block(f"if ({condition.text})"):
+            self.writer.line(f"{self.own}->fault = {fault};")
+            self.writer.line("return ctx->fault;" if self.symbol == ENTRY and self.own == "ctx" else "return;")
+
     def branch(self, condition: Expr, then: Callable[[], None], otherwise: Callable[[], None] | None) -> None:
         with self.writer.block(f"if ({condition.text})"):
             then()
@@ -334,7 +352,12 @@ class FunctionEmitter(Emitter):
             self.values[value] = self.values[variable]
 
     def call(self, symbol: str, operands: Sequence[SSAValue]) -> None:
-        self.writer.line(f"{symbol}({', '.join(['ctx', *map(self.text, operands)])});")
+        given: list[str] = ["ctx"]
+        for operand in operands:
+            given.append(self.text(operand))
+            if isa(operand.type, MemRefType):
+                given += map(str, numbers_of(operand.type, self.view(operand)))
+        self.writer.line(f"{symbol}({', '.join(given)});")
 
     # parallel loops
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+from penstock.dialects.alignment import ALIGNMENT
 from penstock.lowering.codegen.program import CParameter
 from penstock.lowering.codegen.text import comment_text
 from penstock.lowering.to_c.module import GENERATED, CSource
@@ -15,8 +16,6 @@ from penstock.passes.toolchain import NEEDED_FLAGS, WISHED_FLAGS
 
 FIRST_WEIGHT = 4096
 """The offset in a file of weights; before it is the line that says that it is generated, and zeros."""
-ALIGNMENT = 64
-"""Bytes that weights are aligned to."""
 
 
 def folder_texts(source: CSource) -> dict[str, str]:
@@ -28,6 +27,12 @@ def folder_texts(source: CSource) -> dict[str, str]:
     own = "".join(f"{each} " for each in source.options)
     command = f"cc {flags} {native} {name}.c {name}_main.c {own}{libraries} -o {name}"
     by_gcc = " ".join(flag for wish in others for flag in wish)
+    if source.sizes:
+        # What reads the inputs from files would have to know how large they are.
+        return {
+            source.header_name: f"{GENERATED}\n{source.header}",
+            f"{name}.c": f"{GENERATED}\n/* Build: cc {flags} {native} -c {name}.c {own}*/\n{source.source}",
+        }
     run = " ".join((f"./{name}", *(f"INPUT_{number}.bin" for number in range(len(source.inputs)))))
     lines = [f"Build: {command}", f"With GCC on x86 add: {by_gcc}"]
     build = "/* " + "\n   ".join([*lines, f"Run:   {run}: writes output_0.bin and so on. */"])

@@ -13,7 +13,14 @@ from typing import IO, Any
 import numpy as np
 from xdsl.context import Context
 from xdsl.dialects import func, memref
-from xdsl.dialects.builtin import MemRefType, ModuleOp, StringAttr, SymbolRefAttr
+from xdsl.dialects.builtin import (
+    DYNAMIC_INDEX,
+    MemRefType,
+    ModuleOp,
+    NoneAttr,
+    StringAttr,
+    SymbolRefAttr,
+)
 from xdsl.ir import BlockArgument, Operation
 from xdsl.utils.hints import isa
 from xdsl.utils.target import Target
@@ -21,13 +28,16 @@ from xdsl.utils.target import Target
 from penstock.dialects import machine
 from penstock.dialects.accel_issue import CodeOp, IssueOp, SetOp, SpelledOp
 from penstock.dialects.diagnostics import UserError, location_of
+from penstock.dialects.functions import shape_map
+from penstock.dialects.mem import memref_of
 from penstock.lowering import codegen
+from penstock.lowering.codegen.affine import affine_expression
 from penstock.lowering.codegen.emitter import Language
 from penstock.lowering.codegen.memory import global_values
 from penstock.lowering.codegen.program import COUNTERS, ENTRY, CParameter, Program, Roles, Source, read_program
-from penstock.lowering.codegen.text import Expr, Names, comment_text, identifier
+from penstock.lowering.codegen.text import Expr, Names, Size, comment_text, identifier
 from penstock.lowering.codegen.types import CType
-from penstock.lowering.codegen.views import unsupported, view_of_type
+from penstock.lowering.codegen.views import open_numbers, unsupported, view_of_numbers
 from penstock.lowering.library_calls import issue_calls
 from penstock.lowering.to_c import issues, threads
 from penstock.lowering.to_c.blocks import emit_structured
@@ -45,6 +55,9 @@ EMITTERS: dict[type[Operation], Callable[[FunctionEmitter, Any], None]] = {
 }
 """Class of an op -> what writes its C, where that is not what every language does. A plug-in may add its own."""
 C = Language("C", ChainMap(EMITTERS, codegen.EMITTERS), RULES, emit_scalar, emit_structured)
+
+SIZE_FAULT = 5
+"""What the entry returns for a size that is not from 1 to its bound."""
 
 _MOST_LINES = 24
 """Of the outline of a kernel."""
@@ -172,6 +185,7 @@ def emit_c(module: ModuleOp, *, name: str = ENTRY) -> CSource:
         entry=text,
         code=code,
         options=() if code is None else options_of(code),
+        sizes=roles.sizes,
         inputs=roles.inputs,
         weights=roles.weights,
         outputs=roles.outputs,
@@ -264,9 +278,11 @@ def _parameter(emitter: FunctionEmitter, symbol: str, arg: BlockArgument) -> str
         emitter.values[arg] = Expr(name, is_atom=True)
         return f"{ctype.value} {name}"
     is_const = arg.index not in emitter.program.written[symbol]
-    view = view_of_type(arg, name, is_const=is_const)
+    numbers = [emitter.names.hinted(f"{name}_n") for _ in range(open_numbers(arg.type))]
+    view = view_of_numbers(arg, name, numbers, emitter.times, is_const=is_const)
     emitter.values[arg] = view
-    return f"{view.pointer_type}{'restrict ' if arg.index in emitter.program.restricted[symbol] else ''}{name}"
+    pointer = f"{view.pointer_type}{'restrict ' if arg.index in emitter.program.restricted[symbol] else ''}{name}"
+    return ", ".join([pointer, *(f"int64_t {number}" for number in numbers)])
 
 
 def _description(symbol: str, function: func.FuncOp, outline: Sequence[str]) -> Iterator[str]:
@@ -280,13 +296,34 @@ def _description(symbol: str, function: func.FuncOp, outline: Sequence[str]) -> 
     yield from (*lines[:-1], f"{lines[-1]} */")
 
 
+def _argument_sizes(emitter: FunctionEmitter, entry: func.FuncOp, arg: BlockArgument) -> list[Size]:
+    """The sizes of an argument of the entry that its type leaves open, in terms of the sizes that the caller gives."""
+    type = memref_of(arg)
+    if not open_numbers(type):
+        return []
+    shape = shape_map(entry, arg.index)
+    if shape is None or not isinstance(type.layout, NoneAttr):
+        message = f"{type} has a shape or strides that are not known here"
+        raise unsupported(entry, message, "an argument of @main says its shape, of sizes with bounds, in graph.shape")
+    symbols = [Expr(f"sizes[{number}]", is_atom=True) for number in range(shape.num_symbols)]
+    return [
+        emitter.named(affine_expression(emitter, size, [], symbols).size)
+        for size, known in zip(shape.results, type.get_shape(), strict=True)
+        if known == DYNAMIC_INDEX
+    ]
+
+
 def _entry(program: Program, name: str, entry: func.FuncOp, roles: Roles) -> str:
     writer = CWriter()
     emitter = FunctionEmitter(program, C, writer, Names([*program.symbols.values(), "given"]), name, ENTRY)
     writer.line(f"size_t {name}_context_size(void) {{ return sizeof({name}_ctx); }}")
     writer.line("")
     arrays = "const void *const *weights, const void *const *inputs, void *const *outputs"
+    if roles.sizes:
+        arrays += ", const int64_t *sizes"
     with writer.block(f"int {name}_run({name}_ctx *ctx, {arrays})"):
+        for number, (_, most) in enumerate(roles.sizes):
+            writer.line(f"if (sizes[{number}] < 1 || sizes[{number}] > {most}) return {SIZE_FAULT};")
         for unused in ("weights", "inputs", "outputs"):
             if not any(role == unused for role, _ in roles.lists):
                 writer.line(f"(void){unused};")
@@ -294,7 +331,8 @@ def _entry(program: Program, name: str, entry: func.FuncOp, roles: Roles) -> str
             if not arg.uses:
                 continue
             variable = emitter.name(arg)
-            view = view_of_type(arg, variable, is_const=role != "outputs")
+            numbers = _argument_sizes(emitter, entry, arg)
+            view = view_of_numbers(arg, variable, numbers, emitter.times, is_const=role != "outputs")
             emitter.values[arg] = view
             writer.line(f"{view.pointer_type}const {variable} = ({view.pointer_type}){role}[{place}];")
         writer.line("ctx->fault = 0;")
@@ -334,7 +372,9 @@ def _pool(program: Program, name: str) -> CFunction:
 def _header(name: str, roles: Roles, arena: int | None, program: Program) -> str:
     """The text of the header; `arena` is the bytes that are used of the arena, None if no buffer lies in it."""
     guard = f"PENSTOCK_{name.upper()}_H"
-    arrays: list[str] = []
+    arrays = [
+        f"   sizes[{number}]  {comment_text(f'{each}: 1 to {most}')}" for number, (each, most) in enumerate(roles.sizes)
+    ]
     for title in ("inputs", "weights", "outputs"):
         parameters: tuple[CParameter, ...] = getattr(roles, title)
         arrays += [f"   {title}[{number}]  {comment_text(str(each))}" for number, each in enumerate(parameters)]
@@ -354,6 +394,10 @@ def _header(name: str, roles: Roles, arena: int | None, program: Program) -> str
         before=before,
         after=after,
         arrays="\n".join(arrays) or "   none",
+        sizes=", const int64_t *sizes" if roles.sizes else "",
+        size_fault=f"; {SIZE_FAULT} for a size that is not in its range, and then nothing is written"
+        if roles.sizes
+        else "",
         members=_members(memory + scratch) + pool,
         initialisation="needs no initialisation" if count == 1 else f"{name}_start is called before it is used",
     )
@@ -382,14 +426,15 @@ typedef struct {name}_counters {{
 {before}/* The memory of one run at a time. Aligned to 64 bytes; {initialisation}. */
 typedef struct {name}_ctx {{
   {name}_counters counters;
-  int32_t fault; /* 1: a division by zero, 2: an index outside its dimension */
+  /* 1: a division by zero, 2: an access that is out of bounds, 3: more iterations than there may be, 4: a cf.assert */
+  int32_t fault;
 {members}}} {name}_ctx;
 
 size_t {name}_context_size(void);
 
-{after}/* Run once: 0, or the fault. Arrays are dense and must not overlap.
+{after}/* Run once: 0, or the fault{size_fault}. Arrays are dense and must not overlap.
 {arrays} */
-int {name}_run({name}_ctx *ctx, const void *const *weights, const void *const *inputs, void *const *outputs);
+int {name}_run({name}_ctx *ctx, const void *const *weights, const void *const *inputs, void *const *outputs{sizes});
 
 #endif
 """

@@ -43,7 +43,7 @@ def transpose_of(structured: Structured, plan: LoopNest, target: TargetOp | None
     """An op as a transpose of whole vectors; None for one that computes, or has too few elements in a dim."""
     ops, sources = list(structured.body.ops), [operand.source for operand in structured.operands]
     is_copy = len(ops) == 1 and isinstance(ops[0], YieldOp) and ops[0].operands[0] is structured.body.args[0]
-    if plan.lanes is None or plan.sequential or not is_copy or len(sources) != 2:
+    if plan.lanes is None or plan.sequential or not is_copy or len(sources) != 2 or structured.is_open:
         return None
     types = [source.ctype for source in sources if isinstance(source, View)]
     written, steps = plan.lanes.loop, (*plan.outer, *plan.inner)
@@ -52,7 +52,7 @@ def transpose_of(structured: Structured, plan: LoopNest, target: TargetOp | None
         return None
     shortest = min(read.extent, written.extent)
     vector = vector_type(target, types[0], 1 << (shortest.bit_length() - 1))
-    if vector is None or not types[0].is_float or vector.lanes > shortest:
+    if vector is None or not types[0].is_float or vector.lanes > shortest or vector.lanes * types[0].size < SHORTEST:
         return None
     return Transpose(read, written, tuple(step.loop for step in steps if step.loop is not read), vector)
 

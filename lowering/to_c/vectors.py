@@ -189,13 +189,13 @@ def _fits_word(value: SSAValue) -> bool:
 
 
 def vector_type(target: TargetOp | None, element: CType, count: int | None = None) -> VectorType | None:
-    """The vectors of a machine of elements of a type, or a shorter one that `count` elements are; None without such."""
+    """The vectors of a machine of elements of a type, or shorter ones that `count` elements are; None without such."""
     processor = None if target is None else target.processor()
     if processor is None or processor.vector is None or element.name not in ("f32", "f64", "i32"):
         return None
     lanes = processor.vector_bytes // element.size
-    is_short = count is not None and count < lanes and count * element.size >= SHORTEST and count.bit_count() == 1
-    lanes = count if is_short and count is not None else lanes
+    if count is not None and (dividing := count & -count) * element.size >= SHORTEST:
+        lanes = min(lanes, dividing)
     return VectorType(element, lanes) if lanes > 1 else None
 
 
@@ -248,6 +248,11 @@ _HELPERS = """\
 #define PENSTOCK_SHUFFLES
 #endif
 #endif
+#if !defined(PENSTOCK_ELEMENTWISE) && defined(__has_builtin)
+#if __has_builtin(__builtin_elementwise_fma)
+#define PENSTOCK_ELEMENTWISE
+#endif
+#endif
 #ifndef __GNUC__
 #error "the sums of tiles are vectors of GCC and Clang: compile for the machine \\"host\\" instead"
 #endif
@@ -283,7 +288,7 @@ static inline pen_{N} pen_most_{N}(pen_{N} a, pen_{N} b) {{
 /* NaN if one is NaN; -0 is below +0. In either order the same but for NaN and for zeros, of which bits are combined. */
 static inline pen_{N} pen_maximum_{N}(pen_{N} a, pen_{N} b) {{
   const pen_bits_{N} first = (pen_bits_{N})pen_most_{N}(a, b), second = (pen_bits_{N})pen_most_{N}(b, a);
-  return (pen_{N})(((first | second) & {INTEGER_MAX}) | (first & second));
+{JOINED}
 }}
 static inline pen_{N} pen_minimum_{N}(pen_{N} a, pen_{N} b) {{
   return (pen_{N})((pen_bits_{N})pen_least_{N}(a, b) | (pen_bits_{N})pen_least_{N}(b, a));
@@ -300,7 +305,7 @@ static inline pen_{N} pen_round_even_{N}(pen_{N} a) {{
 static inline pen_{N} pen_fma_{N}(pen_{N} a, pen_{N} b, pen_{N} c) {{
 #if {HAS_FMA}
   return {FMA};
-#elif defined(__clang__)
+#elif defined(PENSTOCK_ELEMENTWISE)
   return __builtin_elementwise_fma(a, b, c);
 #else
   pen_{N} d;
@@ -309,6 +314,16 @@ static inline pen_{N} pen_fma_{N}(pen_{N} a, pen_{N} b, pen_{N} c) {{
 #endif
 }}
 """
+
+
+_JOINED = "  return (pen_{N})(((first | second) & {MAX}) | (first & second));"
+_JOINED_AT_ONCE = """\
+#if {HAS_EXTREMA}
+  return (pen_{N})__builtin_ia32_pternlog{W}512_mask(first, second, (pen_bits_{N}){{0}} + {MAX}, 0xe8, -1);
+#else
+{OTHERWISE}
+#endif"""
+"""The bits that two of three have, which a processor may know as one operation."""
 
 
 def vector_helpers(key: str) -> str:
@@ -329,9 +344,14 @@ def vector_helpers(key: str) -> str:
     rounded = f"__builtin_ia32_round{suffix}{wide}(a, 8)"
     if width == 64:
         rounded = f"__builtin_ia32_rndscale{suffix}_mask(a, 8, a, -1, 4)"
+    name, most = f"{element}x{count}", "INT64_MAX" if element == "f64" else "INT32_MAX"
+    joined = _JOINED.format(N=name, MAX=most)
+    if width == 64:
+        word = "q" if element == "f64" else "d"
+        joined = _JOINED_AT_ONCE.format(N=name, MAX=most, W=word, HAS_EXTREMA=has_extrema, OTHERWISE=joined)
     return _HELPERS.format(
         T="double" if element == "f64" else "float",
-        N=f"{element}x{count}",
+        N=name,
         BYTES=width,
         SIZE=size,
         LANES=count,
@@ -339,7 +359,7 @@ def vector_helpers(key: str) -> str:
         PART=SHORTEST,
         LAST=count - 1,
         INTEGER="int64_t" if element == "f64" else "int32_t",
-        INTEGER_MAX="INT64_MAX" if element == "f64" else "INT32_MAX",
+        JOINED=joined,
         LARGEST=extremum.format("max"),
         SMALLEST=extremum.format("min"),
         HAS_EXTREMA=has_extrema,

@@ -12,8 +12,9 @@ from xdsl.ir.affine import AffineBinaryOpKind
 from penstock.dialects.diagnostics import location_of
 from penstock.dialects.machine import REGISTERS
 from penstock.dialects.mem import RingType, ScopedAllocation
+from penstock.lowering.codegen.bounds import OUTSIDE
 from penstock.lowering.codegen.emitter import Emitter, Language
-from penstock.lowering.codegen.program import COUNTERS, Program
+from penstock.lowering.codegen.program import COUNTERS, ENTRY, Program
 from penstock.lowering.codegen.text import Expr, Names, Size, comment_text
 from penstock.lowering.codegen.types import CType
 from penstock.lowering.codegen.views import Captured, Terms, View
@@ -27,8 +28,8 @@ FAULT_AT = 8 * len(COUNTERS)
 """Where the fault is in a context."""
 TAKEN = ("ctx", "weights", "inputs", "outputs", "entry")
 """Names of parameters and blocks, which no value gets."""
-DIVIDED_BY_ZERO, OUTSIDE = 1, 2
-"""The faults, as generated C counts them."""
+DIVIDED_BY_ZERO = 1
+"""The fault of a division by zero, as generated C counts it."""
 
 
 @dataclass(frozen=True)
@@ -151,18 +152,21 @@ class LlvmEmitter(Lanes, Emitter):
     def sum_of(self, terms: Terms, constant: int = 0) -> Size:
         return self.asm.sum_of(terms, constant)
 
+    def multiple(self, size: Size, of: int) -> Size:
+        return self.asm.add(size, self.asm.times(-1, self.asm.value(f"srem i64 {size}, {of}")))
+
     def slot_offset(self, turn: Size, slots: int, pitch: int) -> Size:
         number: Size = turn % slots if isinstance(turn, int) else self.asm.value(f"srem i64 {turn}, {slots}")
         return self.asm.times(number, pitch)
 
-    def inside(self, value: SSAValue, offset: Size, extent: Size, size: Size) -> Size:
-        last = self.asm.add(extent, self.asm.times(-1, size))
-        # A negative one is a large one without a sign.
-        is_outside = self.asm.value(f"icmp ugt i64 {offset}, {last}")
+    def inside(self, offset: Size, extent: Size, span: int) -> Size:
+        is_outside = self.any_empty([(-1, offset), (offset, self.asm.add(extent, 1 - span))]).text
         self.fault_if(is_outside, OUTSIDE)
         return self.asm.value(f"select i1 {is_outside}, i64 0, i64 {offset}")
 
-    def clipped(self, start: Size, size: int, bound: int, *, may_begin_before: bool, may_end_after: bool) -> list[Size]:
+    def clipped(
+        self, start: Size, size: Size, bound: Size, *, may_begin_before: bool, may_end_after: bool
+    ) -> list[Size]:
         low: Size = 0
         high: Size = size
         if may_begin_before:
@@ -174,8 +178,13 @@ class LlvmEmitter(Lanes, Emitter):
     def extent(self, low: Size, high: Size) -> Size:
         return self.intrinsic("smax", "i64", self.asm.value(f"sub nsw i64 {high}, {low}"), "0")
 
+    def equal(self, value: Size, number: int) -> Expr:
+        return Expr(self.asm.value(f"icmp eq i64 {value}, {number}"), is_atom=True)
+
     def any_empty(self, ranges: Sequence[tuple[Size, Size]]) -> Expr:
-        first, *others = [self.asm.value(f"icmp sge i64 {low}, {high}") for low, high in ranges]
+        # What overflowed is no poison here: where it did, another of the ranges is empty as well.
+        compared = [self.asm.value(f"icmp sge i64 {low}, {high}") for low, high in ranges]
+        first, *others = [self.asm.value(f"freeze i1 {each}") for each in compared]
         for other in others:
             first = self.asm.value(f"or i1 {first}, {other}")
         return Expr(first, is_atom=True)
@@ -316,6 +325,17 @@ class LlvmEmitter(Lanes, Emitter):
         last()
         further = self.asm.new_label()
         self.asm.branch(condition.text, further, self.ends[-1])
+        self.asm.start(further)
+
+    def expect(self, condition: Expr, fault: int) -> None:
+        self.fault_if(self.asm.value(f"xor i1 {condition.text}, true"), fault)
+
+    def leave_if(self, condition: Expr, fault: int) -> None:
+        self.fault_if(condition.text, fault)
+        leaving, further = self.asm.new_label(), self.asm.new_label()
+        self.asm.branch(condition.text, leaving, further)
+        self.asm.start(leaving)
+        self.asm.line(f"ret i32 {fault}" if self.symbol == ENTRY and self.own == "%ctx" else "ret void")
         self.asm.start(further)
 
     def branch(self, condition: Expr, then: Callable[[], None], otherwise: Callable[[], None] | None) -> None:

@@ -14,6 +14,7 @@ from xdsl.ir import Operation
 from xdsl.utils.hints import isa
 from xdsl.utils.target import Target
 
+from penstock.dialects.alignment import ALIGNMENT
 from penstock.lowering import codegen
 from penstock.lowering.codegen.emitter import Language
 from penstock.lowering.codegen.program import COUNTERS, ENTRY, Program, Roles, Source, read_program
@@ -31,8 +32,6 @@ EMITTERS: dict[type[Operation], Callable[[LlvmEmitter, Any], None]] = {}
 """Class of an op -> what writes its LLVM IR, where that is not what every language does. A plug-in may add its own."""
 LLVM = Language("LLVM IR", ChainMap(EMITTERS, codegen.EMITTERS), RULES, emit_scalar, emit_structured)
 
-ALIGNMENT = 64
-"""Bytes that each part of a context is aligned to."""
 
 _ATTRIBUTES = """\
 attributes #0 = {{ nounwind "prefer-vector-width"="{bits}" "no-trapping-math"="true" }}
@@ -68,6 +67,9 @@ def emit_llvm(module: ModuleOp, *, name: str = ENTRY) -> LlvmSource:
     """
     name = name if name == ENTRY else identifier(name)
     program, roles = read_program(module, name, but=uses_threads)
+    if roles.sizes:
+        message = "sizes that only a run knows are for C and the interpreter, not for LLVM"
+        raise unsupported(program.functions[ENTRY], message, 'in Python: backend="native", where there is a C compiler')
     layout = _layout(program)
     shared = ModuleText()
     functions = [

@@ -17,7 +17,18 @@ from xdsl.utils.exceptions import VerifyException
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
 from penstock.dialects.element_types import element_type
 from penstock.dialects.functions import NAME, attribute_text, body_block, input_name, unique_name
-from penstock.dialects.graph import ConstantOp, FusedOp, GraphOp, IfOp, Tensor, WeightAttr, YieldOp, dense_of, tensor_of
+from penstock.dialects.graph import (
+    ConstantOp,
+    FusedOp,
+    GraphOp,
+    IfOp,
+    LoopOp,
+    Tensor,
+    WeightAttr,
+    YieldOp,
+    dense_of,
+    tensor_of,
+)
 from penstock.dialects.graph.base import python_value, tensor_type
 from penstock.dialects.graph.dims import dims_of
 from penstock.dialects.graph.sizes import is_known
@@ -119,6 +130,8 @@ class GraphExporter(TermBuilder):
                 self._fused(op)
             elif isinstance(op, IfOp):
                 self._if(op)
+            elif isinstance(op, LoopOp):
+                self._loop(op)
             elif isinstance(op, GraphOp):
                 self._graph_op(op)
             else:
@@ -141,25 +154,70 @@ class GraphExporter(TermBuilder):
     def _if(self, op: IfOp) -> None:
         """Branches read the values around them by their names."""
         branches: dict[str, GraphProto] = {}
-        outer = self._nodes
         for name, region in (("then_branch", op.then_body), ("else_branch", op.else_body)):
-            block, self._nodes = region.block, []
-            for argument, value in zip(block.args, op.inputs, strict=True):
-                self._names[argument] = self._names[value]
-            self._block(block)
-            last = block.last_op
-            assert isinstance(last, YieldOp)
-            outputs: list[ValueInfoProto] = []
-            for value in last.values:
-                label = unique_name(self._names[value], self._taken)
-                self._copied(value, label)
-                outputs.append(_value_info(label, value.type, ()))
-            branches[name] = helper.make_graph(self._nodes, name, [], outputs)
-        self._nodes, self._at = outer, _named(op.location)
+            branches[name] = self._inner(name, region.block, [], op.inputs)
+        self._at = _named(op.location)
+        self._control("If", op, [self._names[op.condition]], branches)
+
+    def _loop(self, op: LoopOp) -> None:
+        """A Scan, which numbers are scanned for as well; or a Loop, where a run decides how often."""
+        block, carries, scanned = op.body.block, len(op.inits), 1 + len(op.slices)
+        number, carried, slices = (
+            block.args[0],
+            block.args[1 : 1 + carries],
+            block.args[1 + carries : scanned + carries],
+        )
+        inits, given = [self._names[value] for value in op.inits], [self._names[value] for value in op.slices]
+        at = _named(op.location)
+        if op.is_counted:
+            if not op.most:
+                raise Unsupported("a loop of no iterations")
+            body = self._inner("body", block, [*carried, number, *slices], op.inputs)
+            sides = [int(op.reverse is not None)] * (scanned + len(op.lines))
+            attributes = {"body": body, "num_scan_inputs": scanned, "scan_input_directions": sides[:scanned]}
+            attributes |= {"scan_output_directions": tuple(sides[scanned:])}
+            numbers = self._array(np.arange(op.most, dtype=np.int64), "numbers")
+            self._at = at
+            self._control("Scan", op, [*inits, numbers, *given], attributes)
+            return
+        if op.most is not None:
+            raise Unsupported("a bound of its iterations")
+        goes_on = unique_name("goes_on", self._taken)
+        body = self._inner("body", block, [number, *carried], op.inputs)
+        body.input.insert(1, helper.make_tensor_value_info(goes_on, TensorProto.BOOL, []))
+        if op.condition is None:
+            again = unique_name("goes_on", self._taken)
+            body.node.append(helper.make_node("Identity", [goes_on], [again]))
+            body.output.insert(0, helper.make_tensor_value_info(again, TensorProto.BOOL, []))
+        ends = ["" if value is None else self._names[value] for value in (op.count, op.condition)]
+        self._at = at
+        self._control("Loop", op, [*ends, *inits], {"body": body})
+
+    def _inner(self, name: str, block: Block, arguments: Sequence[SSAValue], read: Sequence[SSAValue]) -> GraphProto:
+        """The graph of a region: its inputs, and what it reads of the graph around it, its last arguments."""
+        outer, self._nodes = self._nodes, []
+        inputs: list[ValueInfoProto] = []
+        for argument in arguments:
+            self._bind(argument, unique_name(_hint(argument) or "value", self._taken))
+            inputs.append(_value_info(self._names[argument], argument.type, ()))
+        for argument, value in zip(block.args[len(block.args) - len(read) :], read, strict=True):
+            self._names[argument] = self._names[value]
+        self._block(block)
+        last = block.last_op
+        assert isinstance(last, YieldOp)
+        outputs: list[ValueInfoProto] = []
+        for value in last.values:
+            label = unique_name(self._names[value], self._taken)
+            self._copied(value, label)
+            outputs.append(_value_info(label, value.type, ()))
+        made, self._nodes = helper.make_graph(self._nodes, name, inputs, outputs), outer
+        return made
+
+    def _control(self, operator: str, op: IfOp | LoopOp, inputs: Sequence[str], attributes: Mapping[str, Any]) -> None:
         labels = [self._label(value) for value in op.outputs]
         for value, label in zip(op.outputs, labels, strict=True):
             self._bind(value, label)
-        self._append("If", [self._names[op.condition]], labels, branches)
+        self._append(operator, inputs, labels, attributes)
 
     def _graph_op(self, op: GraphOp) -> None:
         if isinstance(op, ConstantOp):
@@ -324,7 +382,7 @@ def _operators() -> dict[str, str]:
 def _check(proto: NodeProto, opset: int, types: Sequence[Tensor | None], result: Tensor | None) -> None:
     """Raise VerifyException if ONNX does not allow a node, or says that its last output is something else."""
     check_node(proto, opset)
-    if proto.op_type == "If":
+    if proto.op_type in ("If", "Loop", "Scan"):
         return
     inferred = refuse_faulty(proto, opset, types).get(proto.output[-1])
     if result is None or inferred is None:

@@ -33,6 +33,7 @@ from penstock.lowering.to_vta.isa import (
     pops_of,
     pushes_of,
 )
+from penstock.passes.analysis.commands.descriptor import transfer_cost
 from penstock.passes.analysis.commands.program import Command, Kind, MachineModel, Program
 from penstock.passes.analysis.commands.region import Region
 
@@ -77,14 +78,15 @@ def _command(instruction: Instruction, target: TargetOp) -> Command:
             if (engine := target.dma_between(*ends)) is None:
                 raise UserError(f"{target.machine_name} has no engine from {ends[0]} to {ends[1]}")
             row = instruction.x_size * DRAM_BYTES[instruction.memory]
-            bus = target.buses().get(engine.bus_name or "")
-            moved, per = bus.bytes_per_cycle if bus is not None else (1, 0)
+            top, bottom, left, right = instruction.pads if isinstance(instruction, Load) else (0, 0, 0, 0)
+            around = (instruction.y_size + top + bottom) * (instruction.x_size + left + right)
+            padded = (around - instruction.y_size * instruction.x_size) * DRAM_BYTES[instruction.memory]
             return Command(
                 instruction.unit,
                 Kind.TRANSFER,
                 f"{name}_{instruction.memory.name.lower()}",
                 engine.sym_name.data,
-                instruction.y_size * (-(-row * per // moved) + engine.row_overhead_cycles),
+                transfer_cost(engine, target).cycles(instruction.y_size, row, padded),
                 pops=pops,
                 pushes=pushes,
                 moved=((ends[0], ends[1], row * instruction.y_size),),

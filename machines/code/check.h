@@ -1,10 +1,21 @@
-/* What a program computed against what it must: the first difference, printed. */
+/*
+ * What a program computed against what it must: the first difference, printed. With PENSTOCK_EXACT floats have no
+ * tolerance; with PENSTOCK_MEASURE the machine prints what a run takes.
+ */
 #ifndef PENSTOCK_CHECK_H
 #define PENSTOCK_CHECK_H
 
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+
+#ifdef PENSTOCK_MEASURE
+void penstock_before(void);
+void penstock_after(void);
+#else
+#define penstock_before() ((void)0)
+#define penstock_after() ((void)0)
+#endif
 
 /* Element `index` of an array of a type, "i8" to "u64", "f32", "f64" or "i1"; others are bytes. */
 static inline double check_element(const char *type, const void *array, size_t index) {
@@ -34,6 +45,9 @@ static inline int check_output(const char *name, const char *type, const void *f
                                size_t count, double tolerance) {
   size_t bytes = check_bytes(type), different = 0, first = 0;
   double bound = 0;
+#ifdef PENSTOCK_EXACT
+  tolerance = 0;
+#endif
   for (size_t i = 0; tolerance > 0 && i < count; i++) {
     double value = check_element(type, expected, i);
     if (value < 0) value = -value;

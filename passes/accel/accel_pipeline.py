@@ -20,7 +20,7 @@ from penstock.passes.accel.pipelining.rings import Choice, choose_slots
 from penstock.passes.analysis.commands.program import CommandOp
 from penstock.passes.analysis.kernels import AUTO, PIPELINING, add_remark, machine_kernels
 from penstock.passes.isomorphic_kernels import rewrite_kernels
-from penstock.passes.schedule.deciding import copy_section, given_key, require_kernels, run_section
+from penstock.passes.schedule.deciding import copy_section, given_key, require_kernels, run_section, written_section
 from penstock.passes.schedule.ordering.accesses import commands_of
 from penstock.passes.schedule.schedule import Schedule
 from penstock.passes.schedule.scope_offsets import Kept, NoRoom, kept_beside
@@ -76,20 +76,23 @@ class AccelPipelinePass(ModulePass):
         def context(function: func.FuncOp) -> Hashable:
             return tuple((scope, *held) for scope, held in beside(function).items()), given_key(ctx, function)
 
-        rewrite_kernels(functions, rewrite, context, partial(copy_section, ctx, COMMANDS))
+        note, copied = partial(written_section, ctx, COMMANDS), partial(copy_section, ctx, COMMANDS)
+        rewrite_kernels(ctx, functions, target, self, rewrite, context, note, copied)
 
     def _decide(self, function: func.FuncOp, target: TargetOp, schedule: Schedule) -> None:
         commands = commands_of(function, target)
         depth = None if isinstance(self.depth, str) else self.depth
         choice = choose_slots(function, target, commands, depth, skewed=self.skew)
         loops: Sequence[SSAValue] = ()
-        if choice.skewed == "inner":
+        if choice.skewed == "outer":
+            loops = schedule.match(scf.ForOp.name)
+        elif choice.skewed != "none":
             # A loop of one command is of the pieces of a transfer.
             nests = [op for op in function.walk() if isinstance(op, scf.ForOp) and _has_several_commands(op)]
             around = {op.parent_op() for op in nests}
-            loops = schedule.handles(op for op in nests if op not in around)
-        elif choice.skewed == "outer":
-            loops = schedule.match(scf.ForOp.name)
+            inner = [op for op in nests if op not in around]
+            outer = [op for op in reversed(nests) if op in around] if choice.skewed == "nested" else []
+            loops = schedule.handles([*inner, *outer])
         buffers = schedule.handles(choice.slots)
         schedule.state.commands = commands
         op = _write(schedule, choice, buffers, loops)

@@ -25,7 +25,8 @@ from penstock.dialects.accel import BarrierOp, DmaOp, ExecOp, PopOp, PushOp
 from penstock.dialects.machine import TargetOp
 from penstock.passes.analysis.commands.happens_before import pushers
 from penstock.passes.analysis.commands.program import Kind, MachineModel, Program, QueueName
-from penstock.passes.analysis.commands.trace import Recorder, trace
+from penstock.passes.analysis.commands.recorder import Recorder
+from penstock.passes.analysis.commands.trace import trace
 from penstock.passes.analysis.loops import loops_around
 from penstock.passes.schedule.ordering.tokens import set_dependencies, strip
 

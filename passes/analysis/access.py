@@ -176,6 +176,11 @@ class Access:
         return len(self.operands) - 1
 
     @property
+    def touched(self) -> list[int]:
+        """The operands whose elements are read, and the output; of others, as of a window, only the shape counts."""
+        return sorted({*leaves(self.yielded), self.output})
+
+    @property
     def is_placed(self) -> bool:
         """Whether its operands are laid out, and its extents thus those of a command."""
         return all(operand.steps is not None for operand in self.operands)
@@ -243,7 +248,10 @@ def access_of(generic: GenericOp, *, placed: bool = True) -> Access | None:
             for expr, size in zip(map_attr.data.results, shape, strict=True):
                 if isinstance(expr, AffineDimExpr):
                     extents.setdefault(expr.position, size)
-        if placed and isinstance(type, MemRefType):
+        is_read = value in generic.outputs or bool(body.args[len(operands)].uses)
+        if placed and isinstance(type, MemRefType) and not is_read:
+            scope, steps = DRAM, (0,) * map_attr.data.num_dims
+        elif placed and isinstance(type, MemRefType):
             memref = memref_of(value)
             if None in (memref.get_strides() or (None,) * memref.get_num_dims()):
                 return None

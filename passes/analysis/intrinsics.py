@@ -13,6 +13,8 @@ domain, if
 3. the blocks that a dim is cut into, the last one included, have extents that the intrinsic permits;
 4. the dims left over, which a command iterates outside the intrinsic, move each operand by whole granules.
 
+An operand whose elements are not read, as the window of a pool, only says how far loops run: nothing plays it.
+
 What is not decided yet, on tensors, is taken to become what the intrinsic requires: scopes, strides, and extents, which
 tiling cuts, shifts and pads to whole blocks.
 
@@ -31,6 +33,7 @@ from xdsl.dialects.linalg.attrs import IteratorType
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.ir import Attribute, SSAValue
 
+from penstock.dialects.cycles import Loop, loops_of
 from penstock.dialects.machine import DRAM, IMMEDIATE, STRIDES, IntrinsicOp, OperandSpec, TargetOp
 from penstock.passes.analysis.access import (
     Access,
@@ -90,13 +93,27 @@ class Match:
         blocks = self.blocks
         return prod(-(-extent // blocks[dim][1]) if dim in blocks else extent for dim, extent in enumerate(extents))
 
+    def cycles(self, access: Access) -> int:
+        """The cycles in which the intrinsic issues all of a generic, with loads of its stationary operand."""
+        return self.intrinsic.timing.cycles(self.loops(access))
+
+    def loops(self, access: Access) -> tuple[Loop, ...]:
+        """The domain of a generic in blocks of the intrinsic, as its command iterates over it."""
+        blocks = self.blocks
+        dims = range(len(access.extents))
+        covered = [(self.dims.index(dim), blocks[dim][1]) if dim in blocks else (None, 1) for dim in dims]
+        stays = self.intrinsic.stationary_operand
+        ends = (None if stays is None else self.buffers[stays], access.output)
+        through = [[number is None or access.operands[number].moves(dim) for dim in dims] for number in ends]
+        return loops_of(access.extents, covered, *through)
+
     def scope_of_operand(self, number: int) -> str:
-        """The scope that the intrinsic requires of operand `number` of the generic."""
-        return pattern_of(self.intrinsic).specs[self.operands.index(number)].scope
+        """The scope that the intrinsic requires of operand `number` of the generic; off chip for one that is unread."""
+        return pattern_of(self.intrinsic).specs[self.operands.index(number)].scope if number in self.operands else DRAM
 
     def adjoining(self, number: int) -> int:
         """How many of the last dims of operand `number` are one block, without gaps between its rows."""
-        return len(block_of(self.intrinsic, self.operands.index(number))) or 1
+        return len(block_of(self.intrinsic, self.operands.index(number))) or 1 if number in self.operands else 1
 
 
 BODY = 1
@@ -118,9 +135,9 @@ def match_intrinsic(access: Access, intrinsic: IntrinsicOp, target: TargetOp) ->
     """
     name = intrinsic.sym_name.data
     pattern, specs = pattern_of(intrinsic).access, pattern_of(intrinsic).specs
-    buffers = sum(spec.role != IMMEDIATE for spec in specs)
-    if buffers != len(access.operands):
-        return Failure(name, 0, f"it has {buffers} operands, the op {len(access.operands)}")
+    buffers, touched = sum(spec.role != IMMEDIATE for spec in specs), access.touched
+    if buffers != len(touched):
+        return Failure(name, 0, f"it has {buffers} operands, the op {len(touched)}")
     bindings = [
         {**binding, pattern.output: access.output}
         for binding in unify(pattern.yielded, access.yielded, {})
@@ -209,7 +226,7 @@ class _Matching:
         dims = self._dims()
         if isinstance(dims, Failure):
             return dims
-        for number in range(len(self._access.operands)):
+        for number in self._access.touched:
             if number not in self._played:
                 return Failure(self._name, 6, f"nothing in it plays operand {number} of the op")
         immediates = tuple(bound for bound in self._bound if isinstance(bound, Attribute))
@@ -363,7 +380,7 @@ MAX_KNOWN = 4096
 def _candidates(access: Access, target: TargetOp, intrinsics: Sequence[IntrinsicOp]) -> _Outcomes:
     outcomes = [match_intrinsic(access, intrinsic, target) for intrinsic in intrinsics]
     matches = [outcome for outcome in outcomes if isinstance(outcome, Match)]
-    matches.sort(key=lambda match: match.intrinsic.initiation_interval * match.issues(access.extents))
+    matches.sort(key=lambda match: match.cycles(access))
     return tuple(matches), tuple(outcome for outcome in outcomes if isinstance(outcome, Failure))
 
 

@@ -13,8 +13,8 @@ from xdsl.dialects.linalg.attrs import IteratorType
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.ir import Block, Operation, SSAValue
 
+from penstock.dialects.accumulators import accumulator_of
 from penstock.dialects.diagnostics import location_of
-from penstock.dialects.element_types import accumulator_of
 from penstock.dialects.machine import HOST, REGISTERS, TargetOp, find_target
 from penstock.dialects.products import added_product
 from penstock.dialects.remarks import Kind, remark
@@ -238,8 +238,11 @@ class Placement:
     location: str
     device: str
     calls: int
+    """The places that call it."""
+    runs: int
+    """How often it runs in one run of the program; a branch is always taken, and a loop of unknown trips runs once."""
     macs: int
-    """Multiply-accumulates of all calls together."""
+    """Multiply-accumulates of all these runs together."""
     remark: str
     """Why it runs on the host; empty on the machine."""
     crossing: int
@@ -256,14 +259,16 @@ def partition(module: ModuleOp) -> list[Placement]:
     placements: list[Placement] = []
     for kernel in kernels(module):
         name = kernel.sym_name.data
-        count = len(calls.get(name, ()))
+        sites = calls.get(name, [])
+        runs = sum(map(_trips, sites))
         placements.append(
             Placement(
                 name,
                 location_of(kernel),
                 device_of(kernel) or HOST,
-                count,
-                count * _number(kernel, MACS),
+                len(sites),
+                runs,
+                runs * _number(kernel, MACS),
                 _text(kernel, REMARK),
                 _number(kernel, CROSSING),
                 _text(kernel, TILING),

@@ -150,6 +150,10 @@ class NestMemory:
 
     # accesses
 
+    def roots(self, value: SSAValue) -> int:
+        """The allocations and arguments that a value may be a view of, as `Aliases` numbers them."""
+        return self._aliases.of(value)
+
     def accesses_in(self, op: Operation) -> list[LoopAccess]:
         """
         What the ops inside `op` access, in the order of the text. Raises UserError for one of which that is not known.
@@ -208,8 +212,18 @@ class NestMemory:
                     for step, coefficient in zip(moves, form[1], strict=True):
                         step[dim] += coefficient
                 start, steps = tuple(at), [(extent, tuple(step)) for extent, step in zip(extents, moves, strict=True)]
+            elif (box := self._box_around(value)) is not None:
+                start = box.offsets
+                steps = [(size, _unit(dim, len(box.shape))) for dim, size in enumerate(box.sizes)]
             roots, combiner = self._aliases.of(value), combined.get(number)
             yield LoopAccess(op, value, roots, is_read, writes, combiner, start, tuple(steps))
+
+    def _box_around(self, value: SSAValue) -> RootBox | None:
+        """The box that all elements of a value are in which is one in another shape; None where it is not known."""
+        while isinstance(value.owner, memref.ExpandShapeOp | memref.CollapseShapeOp):
+            value = value.owner.operands[0]
+        part = self._aliases.part(value)
+        return None if part is None or part.dims is None else part
 
     def _other(self, op: Operation) -> Iterator[LoopAccess]:
         if isinstance(op, CONTROL) or isinstance(op, Allocation) or op.has_trait(IsTerminator):
@@ -364,8 +378,16 @@ def is_one_buffer(call: func.CallOp, one: SSAValue, other: SSAValue) -> bool:
     """Whether a call hands over views of one buffer, as far as is seen, as both of two arguments."""
     if not isinstance(one, BlockArgument) or not isinstance(other, BlockArgument):
         return False
-    given = storage_of(call.arguments[one.index]), storage_of(call.arguments[other.index])
+    given = _storage(call.arguments[one.index]), _storage(call.arguments[other.index])
     return given[0] is given[1] or _overlap(*given)
+
+
+def _storage(value: SSAValue) -> SSAValue:
+    """The allocation or argument that a value is a view of, whatever its shape."""
+    value = storage_of(value)
+    while isinstance(value.owner, memref.ExpandShapeOp | memref.CollapseShapeOp):
+        value = storage_of(value.owner.operands[0])
+    return value
 
 
 def aliased_arguments(function: func.FuncOp) -> frozenset[SSAValue]:

@@ -16,9 +16,9 @@ from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UserError, did_you_mean, location_of
-from penstock.dialects.functions import NAME, attribute_text
-from penstock.dialects.graph import FusedOp, GraphOp, YieldOp
-from penstock.dialects.graph.base import is_static, set_type
+from penstock.dialects.functions import BOUNDS, NAME, SIZES, attribute_text, bounds_of, set_bounds_of
+from penstock.dialects.graph import FusedOp, GraphOp, IfOp, LoopOp, YieldOp
+from penstock.dialects.graph.base import erased, is_static, set_type
 from penstock.dialects.graph.dims import DIMS, checked_sizes, dims_of, names_attr
 from penstock.dialects.graph.shape import ToShapeOp
 
@@ -67,8 +67,17 @@ class _Binding:
         self._block(block)
         arguments, results = dims_of(function), dims_of(function, results=True)
         function.update_function_type()
+        self._drop_bounds(function)
         function.arg_attrs = self._attributes(function.arg_attrs, arguments)
         function.res_attrs = self._attributes(function.res_attrs, results)
+
+    def _drop_bounds(self, function: FuncOp) -> None:
+        """A size that is bound is not one that only a run knows."""
+        left = {name: most for name, most in bounds_of(function).items() if name not in self.sizes}
+        for name in (SIZES, BOUNDS):
+            function.attributes.pop(name, None)
+        if left:
+            set_bounds_of(function, left)
 
     def _bound(self, value: SSAValue, names: list[str]) -> Attribute:
         if not isa(value.type, TensorType):
@@ -106,12 +115,13 @@ class _Binding:
                 if op.is_identity():
                     op.result.replace_all_uses_with(op.operands[0])
                     Rewriter.erase_op(op)
-            case FusedOp():
-                for argument, operand in zip(list(op.body.block.args), op.operands, strict=True):
-                    set_type(argument, operand.type)
-                self._block(op.body.block)
-                for result, value in zip(op.results, op.terminator.values, strict=True):
-                    set_type(result, value.type)
+            case FusedOp() | IfOp() | LoopOp():
+                for region in op.regions:
+                    for argument, type in zip(list(region.block.args), op.argument_types(), strict=True):
+                        set_type(argument, type)
+                    self._block(region.block)
+                for result, type in zip(list(op.results), op.infer_types(), strict=True):
+                    set_type(result, erased(type) if isa(type, TensorType) else type)
             case ReturnOp() | YieldOp():
                 return
             case _:

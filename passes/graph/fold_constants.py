@@ -13,6 +13,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from penstock.dialects.context import store_of
 from penstock.dialects.graph import ConstantOp, FusedOp, GraphOp, IdentityOp
 from penstock.dialects.weights import Array, WeightStore
+from penstock.passes.graph.packing import unpacks
 from penstock.passes.graph.values import constant_of, erase_dead, graph_blocks
 from penstock.runtime.interpreter.graph import evaluate_op, implementation_of
 
@@ -26,6 +27,7 @@ class _Folding:
 
     block: Block
     store: WeightStore
+    growth: int
     arrays: dict[SSAValue, Array] = field(default_factory=dict[SSAValue, Array])
     weights: dict[SSAValue, str | None] = field(default_factory=dict[SSAValue, str | None])
 
@@ -51,10 +53,12 @@ class _Folding:
             return False
         if not all(self._is_known(operand) for operand in op.operands):
             return False
+        if unpacks(op) and any(self.weights[operand] is not None for operand in op.operands):
+            return False
         operands = [self._array(operand) for operand in op.operands]
         (array,) = evaluate_op(op, operands, self.store)
         weight = next((name for operand in op.operands if (name := self.weights[operand]) is not None), None)
-        if weight is None and array.nbytes > max(GROWTH_LIMIT, sum(each.nbytes for each in operands)):
+        if weight is None and array.nbytes > max(self.growth, sum(each.nbytes for each in operands)):
             return False
         result = op.results[0]
         self.arrays[result], self.weights[result] = array, weight
@@ -96,7 +100,7 @@ class FoldConstantsPass(ModulePass):
     bit for bit. Results of up to 16 elements stay in the text where they survive it; others become new
     entries of the weight store, called `<first weight>/<op>`, and only those that something reads. What
     would grow beyond a mebibyte out of constants in the text (an expanded scalar) stays an op. Constants
-    that nothing reads any more are removed.
+    that nothing reads any more are removed. Weights of 2 or 4 bits are left to a program that unpacks them as it runs.
 
     Raises UserError if a weight is missing or has another type than the text says.
 
@@ -123,7 +127,10 @@ class FoldConstantsPass(ModulePass):
 
     name = "fold-constants"
 
+    growth: int = GROWTH_LIMIT
+    """The bytes up to which a result that comes from no weight is stored although its operands are smaller."""
+
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         store = store_of(ctx)
         for block in graph_blocks(op):
-            _Folding(block, store).run()
+            _Folding(block, store, self.growth).run()

@@ -9,9 +9,9 @@ from typing import Literal
 
 import numpy as np
 from xdsl.context import Context
-from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, FunctionType, ModuleOp, StringAttr, TensorType
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, FunctionType, ModuleOp, StringAttr
 from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Block, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.traits import SymbolTable
@@ -22,20 +22,21 @@ from penstock.dialects.diagnostics import UserError, did_you_mean, location_of
 from penstock.dialects.element_types import numpy_dtype
 from penstock.dialects.functions import NAME, attribute_text, body_block
 from penstock.dialects.graph import tensor_of
-from penstock.dialects.graph.base import IsConstantAlmostEverywhere, is_float
 from penstock.dialects.graph.kernel import KernelOp, called_kernels
 from penstock.dialects.weights import WeightStore
 from penstock.passes.graph.gradients import (
     rules_contraction,
+    rules_control,
     rules_elementwise,
     rules_kernel,
     rules_reduction,
     rules_shape,
 )
-from penstock.passes.graph.gradients.code import AdjointCode
+from penstock.passes.graph.gradients.code import AdjointCode, active_values, is_differentiable
+from penstock.passes.graph.gradients.rules_control import lift_weights
 from penstock.passes.graph.values import erase_dead, require_static
 
-RULE_MODULES = (rules_contraction, rules_elementwise, rules_kernel, rules_reduction, rules_shape)
+RULE_MODULES = (rules_contraction, rules_control, rules_elementwise, rules_kernel, rules_reduction, rules_shape)
 """Where our rules are: importing them registers them."""
 
 
@@ -59,10 +60,6 @@ class _Target:
 
     name: str | None
     values: Sequence[SSAValue]
-
-
-def _is_differentiable(value: SSAValue) -> bool:
-    return isinstance(value.type, TensorType) and is_float(tensor_of(value).element_type)
 
 
 def _entries(attributes: ArrayAttr[DictionaryAttr] | None, count: int) -> list[DictionaryAttr]:
@@ -89,6 +86,7 @@ def make_gradient(func: FuncOp, name: str, request: Request, store: WeightStore)
     new = func.clone()
     new.sym_name = StringAttr(name)
     block = new.body.block
+    lift_weights(block, request.wrt)
     last = block.last_op
     assert isinstance(last, ReturnOp)
     arguments = _entries(func.arg_attrs, len(block.args))
@@ -97,9 +95,9 @@ def make_gradient(func: FuncOp, name: str, request: Request, store: WeightStore)
     forward = [op for op in block.ops if op is not last]
     primal = list(last.arguments)
     last.detach()
-    last.erase()
 
-    active = _active(forward, targets, [primal[index] for index in chosen])
+    varied = [value for target in targets for value in target.values]
+    active = active_values(forward, varied, [primal[index] for index in chosen])
     module = func.parent_op()
     code = AdjointCode(block, active, store, module if isinstance(module, ModuleOp) else None)
     for index in chosen:
@@ -117,6 +115,9 @@ def make_gradient(func: FuncOp, name: str, request: Request, store: WeightStore)
     for op in reversed(forward):
         code.differentiate(op)
 
+    # A rule may have put another op in the place of one.
+    primal = list(last.arguments)
+    last.erase()
     kept = _entries(new.res_attrs, len(primal)) if request.primal else []
     kept += [_named(target.name, "gradient") for target in targets]
     returned = [*(primal if request.primal else ()), *(_gradient(code, target) for target in targets)]
@@ -132,7 +133,7 @@ def _targets(func: FuncOp, block: Block, wrt: Sequence[str | int]) -> list[_Targ
     """What `wrt` names, as values of the `block`, a copy of that of `func`."""
     arguments = block.args
     if not wrt:
-        wrt = [index for index, argument in enumerate(arguments) if _is_differentiable(argument)]
+        wrt = [index for index, argument in enumerate(arguments) if is_differentiable(argument)]
         if not wrt:
             raise UserError(f"@{func.sym_name.data} has no argument of floats", loc=location_of(func))
     weights: dict[str, list[SSAValue]] = {}
@@ -165,7 +166,7 @@ def _targets(func: FuncOp, block: Block, wrt: Sequence[str | int]) -> list[_Targ
                 loc=location_of(func),
                 notes=[near or words],
             )
-        if not _is_differentiable(target.values[0]):
+        if not is_differentiable(target.values[0]):
             raise UserError(
                 f'"{each}" is a {target.values[0].type}: only floats have derivatives', loc=location_of(func)
             )
@@ -176,7 +177,7 @@ def _targets(func: FuncOp, block: Block, wrt: Sequence[str | int]) -> list[_Targ
 def _results(func: FuncOp, asked: Sequence[int]) -> list[int]:
     last = func.body.block.last_op
     assert last is not None
-    floats = [index for index, value in enumerate(last.operands) if _is_differentiable(value)]
+    floats = [index for index, value in enumerate(last.operands) if is_differentiable(value)]
     for index in asked:
         if index not in floats:
             raise UserError(
@@ -187,19 +188,6 @@ def _results(func: FuncOp, asked: Sequence[int]) -> list[int]:
     if not floats:
         raise UserError(f"@{func.sym_name.data} has no result of floats", loc=location_of(func))
     return list(asked or floats)
-
-
-def _active(forward: Sequence[Operation], targets: Sequence[_Target], results: Sequence[SSAValue]) -> set[SSAValue]:
-    """The values that depend on a target and influence a result, by ways on which there can be a derivative."""
-    varied = {value for target in targets for value in target.values}
-    for op in forward:
-        if not op.has_trait(IsConstantAlmostEverywhere) and any(operand in varied for operand in op.operands):
-            varied.update(result for result in op.results if _is_differentiable(result))
-    useful = set(results)
-    for op in reversed(forward):
-        if not op.has_trait(IsConstantAlmostEverywhere) and any(result in useful for result in op.results):
-            useful.update(operand for operand in op.operands if _is_differentiable(operand))
-    return varied & useful
 
 
 def _one(value: SSAValue, func: FuncOp) -> graph.ConstantOp:

@@ -16,6 +16,7 @@ from penstock.dialects.diagnostics import UserError
 from penstock.dialects.graph import ConcatOp, GraphOp, PadOp, SliceOp, tensor_of
 from penstock.dialects.graph.base import boolean, ints, tensor_type
 from penstock.dialects.remarks import remark
+from penstock.passes.graph.patching.channels import by_channels
 from penstock.passes.graph.patching.images import Images, ImageSteps, WindowOp
 from penstock.passes.graph.values import NodeBuilder, graph_blocks, rebuilt
 from penstock.passes.planning.patches import (
@@ -180,28 +181,45 @@ class PatchPass(ModulePass):
         for block in graph_blocks(op):
             function = block.parent_op()
             assert function is not None
-            images = ImageSteps.of(block)
-            problem = images.problem()
-            if not problem.steps:
-                continue
             try:
-                plan = self._plan(images, problem)
+                images, problem, plan = self._chosen(block)
             except UserError as fault:
                 raise UserError(fault.message, loc=function.location, notes=fault.notes) from fault
+            if not problem.steps:
+                continue
             remark(function, "passed", _in_words(problem, plan))
+            for step in images.steps:
+                if step.groups > 1:
+                    nodes = NodeBuilder(step.ops[-1].location, store_of(ctx))
+                    _replace(step.ops, by_channels(step.ops, step.groups, nodes), nodes)
             # From the last to the first: a chain that is written reads what the one before it has yet to replace.
             for chain in reversed(plan.chains):
                 if chain.is_patched:
                     location = images.steps[chain.last - 1].ops[-1].location
                     _apply(images, problem, chain, NodeBuilder(location, store_of(ctx)))
 
+    def _chosen(self, block: Block) -> tuple[ImageSteps, PatchProblem, PatchPlan]:
+        if self.limit is None:
+            images = ImageSteps.of(block)
+            problem = images.problem()
+            return images, problem, self._plan(images, problem) if problem.steps else PatchPlan(())
+        # What goes by channels has no patches, and what is whole before it may be the larger of the two.
+        forms = [ImageSteps.of(block, self.limit)]
+        if any(step.groups > 1 for step in forms[0].steps):
+            forms.append(ImageSteps.of(block))
+        problems = [(images, images.problem()) for images in forms]
+        found = [
+            (images, problem, plan)
+            for images, problem in problems
+            if (plan := least_macs(problem, self.limit)) is not None
+        ]
+        if not found:
+            least = min(least_peak(problem) for _, problem in problems)
+            note = f"the least that any patches here take is {least:,} bytes"
+            raise UserError(f"the images do not fit {self.limit:,} bytes", notes=[note])
+        return min(found, key=lambda each: each[2].macs)
+
     def _plan(self, images: ImageSteps, problem: PatchProblem) -> PatchPlan:
-        if self.limit is not None:
-            plan = least_macs(problem, self.limit)
-            if plan is None:
-                note = f"the least that any patches here take is {least_peak(problem):,} bytes"
-                raise UserError(f"the images do not fit {self.limit:,} bytes", notes=[note])
-            return plan
         assert self.patches is not None
         last = self._end(images, problem)
         rank = len(problem.sizes(last))
@@ -248,8 +266,12 @@ def _apply(images: ImageSteps, problem: PatchProblem, chain: Chain, nodes: NodeB
     found = (problem.spans(chain.first, chain.last, dim, count) for dim, count in enumerate(chain.patches))
     spans = [each for each in found if each is not None]
     old = [op for step in images.steps[chain.first : chain.last] for op in step.ops]
+    _replace(old, _Writer(images, chain, spans, nodes).write(), nodes)
+
+
+def _replace(old: Sequence[GraphOp], new: SSAValue, nodes: NodeBuilder) -> None:
+    """Let a value that new nodes compute take the place of the result of the last of the old ones."""
     last = old[-1]
-    new = _Writer(images, chain, spans, nodes).write()
     block = last.parent
     assert isinstance(block, Block)
     block.insert_ops_before(nodes.ops, last)

@@ -10,6 +10,7 @@ from xdsl.passes import ModulePass
 
 from penstock.dialects.context import store_of
 from penstock.passes.graph.simplification import arithmetic, contractions, movement
+from penstock.passes.graph.simplification.control import resolve_control
 from penstock.passes.graph.simplification.rules import apply_rules, joined
 from penstock.passes.graph.simplification.sink_transposes import sink_transposes
 from penstock.passes.graph.values import graph_blocks
@@ -25,9 +26,10 @@ class SimplifyPass(ModulePass):
 
     Identities go, two operators of a kind become one, constants meet (`fold-constants` evaluates them), transposes go
     down the graph where they then meet others, constants added to the channels of a convolution or to a matrix product
-    become its bias, dead operators disappear. `simplification/arithmetic.py`, `movement.py` and `contractions.py`
-    list the rules with the reason why each is exact, also for NaN, infinities and the sign of zero. Floats are never
-    reassociated: x + 0.0 stays where x may be -0.0, and (x + 1.0) + 2.0 stays.
+    become its bias, dead operators disappear; so do branches that are not taken and loops of one iteration
+    (`simplification/control.py`). `simplification/arithmetic.py`, `movement.py` and `contractions.py` list the rules
+    with the reason why each is exact, also for NaN, infinities and the sign of zero. Floats are never reassociated:
+    x + 0.0 stays where x may be -0.0, and (x + 1.0) + 2.0 stays.
 
     The rules are tried by the greedy driver, each only on the class of op that it is for, until none applies; each
     takes an operator away, or brings a constant or a transpose to where it costs less, so that they come to an end.
@@ -73,6 +75,7 @@ class SimplifyPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for block in graph_blocks(op):
+            resolve_control(block, store_of(ctx))
             apply_rules(RULES, store_of(ctx), block)
             # Each time that something moves, transposes become fewer, or smaller by a reduction.
             while sink_transposes(block):

@@ -107,6 +107,13 @@ class Term(Scalar[SSAValue]):
         """The dimensions in another order; this very value if they are in it."""
         return self if list(perm) == sorted(perm) else self.emit(graph.TransposeOp(self.value, perm=perm))
 
+    def moved(self, axis: int, to: int) -> Term:
+        """With dimension `axis`, which may be counted from the end, in the place `to` of it among the others."""
+        rank = len(self.shape)
+        others = [dim for dim in range(rank) if dim != axis % rank]
+        others.insert(to % rank, axis % rank)
+        return self.transpose(others)
+
     def expand(self, shape: Sequence[int]) -> Term:
         """Repeated to a shape; this very value if it has it."""
         return self if tuple(shape) == self.shape else self.emit(graph.ExpandOp(self.value, shape))
@@ -170,3 +177,8 @@ class Term(Scalar[SSAValue]):
             return self
         starts = [size - 1 if dim in moving else 0 for dim, size in enumerate(self.shape)]
         return self.slice(starts, self.shape, [-1 if dim in moving else 1 for dim in range(len(self.shape))])
+
+
+def along(array: Array, axis: int, rank: int) -> Array:
+    """Numbers along one axis of a tensor of `rank`, to broadcast along all others."""
+    return array.reshape([-1 if dim == axis else 1 for dim in range(rank)])

@@ -11,7 +11,7 @@ import numpy as np
 from xdsl.dialects.builtin import LocationAttr, MemRefType, ModuleOp, NameLoc, StringAttr
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Block, Operation, SSAValue
-from xdsl.rewriter import Rewriter
+from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UserError, location_of
@@ -22,6 +22,7 @@ from penstock.dialects.graph import (
     GraphOp,
     IfOp,
     LayoutTransformOp,
+    LoopOp,
     ReshapeOp,
     SliceOp,
     Tensor,
@@ -31,6 +32,7 @@ from penstock.dialects.graph import (
 )
 from penstock.dialects.graph.base import is_static
 from penstock.dialects.graph.kernel import called_kernels
+from penstock.dialects.locations import location_of_value
 from penstock.dialects.weights import Array, WeightStore
 from penstock.runtime.interpreter.graph import evaluate_op
 
@@ -44,7 +46,8 @@ LAYOUT_ATTRIBUTE = "graph.layout"
 def graph_blocks(module: ModuleOp) -> Iterator[Block]:
     """
     The body of every function that could be a graph: that has a body, of one block, works on no memory, and is no
-    kernel that a graph calls; and before each of them the branches inside it, which see nothing but their arguments.
+    kernel that a graph calls; and before each of them the branches and the bodies of loops inside it, which see nothing
+    but their arguments.
 
     Raises UserError for one with sizes that are not known.
     """
@@ -57,16 +60,48 @@ def graph_blocks(module: ModuleOp) -> Iterator[Block]:
             and op.sym_name.data not in kernels
         ):
             require_static(op)
-            yield from _with_branches(op.body.block)
+            yield from _with_inner(op.body.block)
 
 
-def _with_branches(block: Block) -> Iterator[Block]:
-    """The blocks of the branches inside a block, from the inside out, then the block itself."""
+def _with_inner(block: Block) -> Iterator[Block]:
+    """The blocks of the branches and loops inside a block, from the inside out, then the block itself."""
     for op in list(block.ops):
-        if isinstance(op, IfOp):
+        if isinstance(op, IfOp | LoopOp):
             for region in op.regions:
-                yield from _with_branches(region.block)
+                yield from _with_inner(region.block)
     yield block
+
+
+def isolate(blocks: Sequence[Block]) -> list[SSAValue]:
+    """
+    Let blocks see nothing but their arguments: what their ops use of the outside becomes an argument of each, after the
+    others, and constants are copied. The values that these arguments stand for.
+    """
+    outside: dict[SSAValue, None] = {}
+    for block in blocks:
+        copies: dict[SSAValue, SSAValue] = {}
+        for op in list(block.ops):
+            for index, value in enumerate(op.operands):
+                if value.owner is block or (isinstance(value.owner, Operation) and value.owner.parent is block):
+                    continue
+                if not isinstance(value.owner, ConstantOp):
+                    outside[value] = None
+                    continue
+                if value not in copies:
+                    copy = value.owner.clone()
+                    Rewriter.insert_op(copy, InsertPoint.at_start(block))
+                    copies[value] = copy.result
+                op.operands[index] = copies[value]
+    for block in blocks:
+        ops = list(block.ops)
+        for value in outside:
+            argument = block.insert_arg(value.type, len(block.args), location_of_value(value))
+            argument.name_hint = value.name_hint
+            for op in ops:
+                for index, operand in enumerate(op.operands):
+                    if operand is value:
+                        op.operands[index] = argument
+    return list(outside)
 
 
 def _is_below(function: FuncOp) -> bool:

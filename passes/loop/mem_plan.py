@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from xdsl.context import Context
@@ -19,6 +19,7 @@ from penstock.passes.analysis.memory.liveness import Allocation
 from penstock.passes.analysis.memory.memory_problems import MemoryProblem, checked_problems
 from penstock.passes.loop.repairs import overflow
 from penstock.passes.planning import registry
+from penstock.passes.planning.banks import apart
 from penstock.passes.planning.problem import Limits, Outcome, Plan, height, lower_bound
 
 FIRST_PLAN_STEPS = 0
@@ -125,10 +126,16 @@ def _in_words(memory: MemoryProblem, plan: Plan) -> str:
 
 def find_plan(memory: MemoryProblem, name: str, limits: Limits) -> Outcome:
     """
-    The plan for one memory: in a scope the first that fits, for the arena the best within the limits.
+    The plan for one memory: in a scope the first that fits, for the arena the best within the limits. Buffers that are
+    used at once are put into different banks as far as the capacity has room (`banks.apart`).
 
     Raises UserError, located, for what the planner refuses.
     """
+    outcome = _lowest(memory, name, limits)
+    return outcome if outcome.plan is None else replace(outcome, plan=apart(memory.problem, outcome.plan))
+
+
+def _lowest(memory: MemoryProblem, name: str, limits: Limits) -> Outcome:
     problem, capacity = memory.problem, memory.problem.capacity
     try:
         if capacity is None:

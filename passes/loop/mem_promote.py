@@ -9,8 +9,10 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
+from penstock.dialects.diagnostics import UserError, nearest_or_all
 from penstock.dialects.mem import ScopedAllocation
-from penstock.passes.loop.on_chip.choice import Chooser, ensure_plan
+from penstock.passes.loop.on_chip.choice import BYTES, OBJECTIVES, Chooser
+from penstock.passes.loop.on_chip.pinned_kernels import ensure_plan
 from penstock.passes.loop.on_chip.places import Specializer
 from penstock.passes.loop.on_chip.prediction import Prediction, remarks, write_down
 from penstock.passes.loop.on_chip.program import edge_traffic, program_use
@@ -31,7 +33,8 @@ class MemPromotePass(ModulePass):
     the tensor. Such a kernel gets a copy of its own, made for arguments that are on chip; every op of it is proved to
     be an intrinsic again. Where windows reach out of bounds, the tensor lies in a border of padding, filled before.
     All other accesses stream, as before. What is filled from off chip, and what is written back because it is needed
-    there later, is a kernel of its own, `@fill` or `@spill`, with one copy.
+    there later, is a kernel of its own, `@fill` or `@spill`, with one copy. A loop is one step: what its iterations
+    read, make, or leave to each other (`rotate-carried`) is on chip in all of them or in none.
 
     Required: the loop level, tensorized, scopes not planned yet; arguments of `@main` that do not overlap. Guaranteed:
     the same results, bit for bit; `mem-plan` finds a plan; the bytes that DMA engines move over the chip's edge in one
@@ -42,7 +45,9 @@ class MemPromotePass(ModulePass):
 
     Strategies: `none`; `toplib` (Li et al., NPC 2020), `onsram-static` and `onsram-eager` (Pal et al., ACM TECS 2022);
     `milp` and `sweep`, the optimum where it is proved, with HiGHS and without; `greedy` and `one-step` to compare with;
-    and those of other packages.
+    and those of other packages. With `objective=cycles`, on a machine whose file says how fast its buses are, they save
+    cycles: those of each kernel where it streams a tensor and where it finds it on chip, and of the kernels that fill
+    and write back, as the model of latency hiding times their loops (`on_chip.times`).
 
     Before:
     ```mlir
@@ -84,6 +89,8 @@ class MemPromotePass(ModulePass):
 
     strategy: str = DEFAULT_STRATEGY
     """The strategy that decides what stays."""
+    objective: str = BYTES
+    """What the strategy is to save: `bytes` over the edge of the chip, or the modelled `cycles` of the kernels."""
     planner: str = DEFAULT_PLANNER
     """The planner that finds a place for what stays."""
     time_limit: int | float | None = None
@@ -95,12 +102,16 @@ class MemPromotePass(ModulePass):
     """What finds the part that an option names."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
+        if self.objective not in OBJECTIVES:
+            notes = [nearest_or_all(self.objective, OBJECTIVES, "objectives")]
+            raise UserError(f'there is no objective "{self.objective}"', notes=notes)
         program = program_use(op)
         if program is None or _is_planned(op):
             return
         before = edge_traffic(op)
         made = Specializer(program.target)
-        chooser = Chooser(program, made, self.strategy, Options(self.time_limit, self.planner, self.iterations))
+        options = Options(self.time_limit, self.planner, self.iterations)
+        chooser = Chooser(program, made, self.strategy, options, self.objective)
         decisions = chooser.run()
         lines = list(remarks(program, decisions, chooser.offered))
         Rewrite(op, program, made).run(decisions)

@@ -14,7 +14,8 @@ from xdsl.passes import ModulePass
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.remarks import is_listened, remark
 from penstock.passes.analysis.memory.op_orders import BlockOrder, BlockOrders
-from penstock.passes.planning.op_order import DEFAULT_STEPS, OrderOutcome, order_ops, peak_of
+from penstock.passes.planning.op_order import DEFAULT_STEPS, OrderOutcome, order_ops
+from penstock.passes.planning.order_problem import peak_of
 
 
 def _needed_first(order: BlockOrder, numbers: Sequence[int]) -> Iterator[Operation]:
@@ -106,7 +107,7 @@ class OrderOpsPass(ModulePass):
     name = "order-ops"
 
     steps: int = DEFAULT_STEPS
-    """Sets of executed ops that the search extends for each function."""
+    """Ops that the search looks at or executes, each after a set of others, for each function."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         if self.steps < 0:

@@ -105,6 +105,9 @@ class _Kernel:
                 if self._pays(cycles, share) and (forall := way()) is not None:
                     self._finish(forall)
                     return
+                if loop.parent is None:
+                    # It became strips that cannot run at once.
+                    return
         for op in body_of(loop) if loop.parent is not None else ():
             if isinstance(op, scf.ForOp):
                 self._loop(op)

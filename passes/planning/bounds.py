@@ -116,6 +116,11 @@ def part_lower_bound(part: Subproblem) -> int:
     # what the end of its buffer is above its own, which may be less than its rounded size
     above = np.array([buffer.size for buffer in part.buffers], np.int64) - shift - rounded
     bound = int((first + rounded + above).max()) if count else 0
+    if count and not first.any():
+        # everything may lie at the bottom: of a section, all of it is the most
+        starts, alive = part.members.starts[:-1], part.members.values
+        sums = np.add.reduceat(rounded[alive], starts) + np.minimum.reduceat(above[alive], starts)
+        return max(bound, int(sums.max()))
     for section in range(len(part.members)):
         alive = part.members[section]
         alive = alive[np.argsort(-first[alive], kind="stable")]

@@ -10,18 +10,23 @@ typedef uint64_t u64;
 static const i64 FAR = (i64)1 << 62;
 static const i64 FIXED = (i64)1 << 40; /* the weight of what never moves */
 static const i64 SLOWEST = 20, FASTEST = 2;
+enum { RUN = 8 }; /* sorted by insertion */
 static const i64 PENALTY = 3; /* the ejection penalty: what a buffer that ejects others weighs more from then on */
+
+/* One side of the span in which a buffer may not begin for the sake of another, and the weight of that other. */
+struct side {
+    i64 at, weight, entry;
+};
 
 /* A problem, and the state of a search in it; the fields are those of `_POINTERS` and `_NUMBERS` in ejection.py. */
 typedef struct {
-    const i64 *sizes, *first, *other, *low, *high, *alignments, *first_range, *range_start, *range_end;
+    const i64 *sizes, *first, *low, *high, *alignments, *first_range, *range_start, *range_end; /* low, high: or null */
+    const int32_t *other;
+    int32_t *by_low, *by_high; /* the entries of each buffer as they were last sorted */
     i64 *offsets, *weights, *outside, *best;
-    /* Scratch: what is placed by start and by end, the ranks in both, and the ends of spans with their weights. */
-    i64 *by_start, *by_end, *start_ranks, *end_ranks, *entries, *lows, *low_weights, *highs, *high_weights;
-    u64 *marks;
+    struct side *lows, *highs, *scratch;
     i64 count, goal, left, target, height, pace, stale, patience, taken, done;
     u64 random;
-    i64 placed;
 } Search;
 
 static i64 draw(Search *s, i64 below) {
@@ -52,87 +57,60 @@ static i64 highest(const Search *s, i64 buffer, i64 offset) {
     return -1;
 }
 
-static i64 key(const Search *s, i64 buffer, const i64 *sizes) {
-    return s->offsets[buffer] + (sizes ? sizes[buffer] : 0);
-}
+/* The sides of the span, from the offset of the other, in which an entry of a buffer does not let it begin. */
+static i64 low_side(const Search *s, i64 buffer, i64 entry) { return s->low ? s->low[entry] : -s->sizes[buffer]; }
+static i64 high_side(const Search *s, i64 entry) { return s->high ? s->high[entry] : s->sizes[s->other[entry]]; }
 
-/* Into a list of what is placed, which ascends by start or, with sizes, by end. */
-static void insert(const Search *s, i64 *list, i64 *ranks, const i64 *sizes, i64 buffer) {
-    i64 value = key(s, buffer, sizes), at = s->placed;
-    for (; at > 0 && key(s, list[at - 1], sizes) > value; at--) {
-        list[at] = list[at - 1];
-        ranks[list[at]] = at;
-    }
-    list[at] = buffer;
-    ranks[buffer] = at;
-}
-
-static void erase(const Search *s, i64 *list, i64 *ranks, i64 buffer) {
-    for (i64 at = ranks[buffer]; at < s->placed - 1; at++) {
-        list[at] = list[at + 1];
-        ranks[list[at]] = at;
-    }
-}
-
-static void put(Search *s, i64 buffer, i64 offset) {
-    s->offsets[buffer] = offset;
-    insert(s, s->by_start, s->start_ranks, 0, buffer);
-    insert(s, s->by_end, s->end_ranks, s->sizes, buffer);
-    s->placed++;
-}
-
-static void eject(Search *s, i64 buffer) {
-    erase(s, s->by_start, s->start_ranks, buffer);
-    erase(s, s->by_end, s->end_ranks, buffer);
-    s->placed--;
-    s->offsets[buffer] = -1;
-    s->outside[s->left++] = buffer;
-}
-
-static void collect(Search *s) {
-    s->placed = 0;
-    for (i64 b = 0; b < s->count; b++)
-        if (s->offsets[b] >= 0) put(s, b, s->offsets[b]);
-}
-
-/* One side of the spans in which a buffer may not begin, ascending, with the weights of those that forbid them. */
-static i64 sides(Search *s, i64 buffer, const i64 *list, const i64 *ranks, const i64 *side, i64 *values,
-                 i64 *weights) {
-    i64 words = (s->placed + 63) / 64, found = 0, end = s->first[buffer + 1];
-    memset(s->marks, 0, (size_t)words * sizeof(u64));
-    for (i64 e = end - 1; e >= s->first[buffer]; e--) {
-        i64 b = s->other[e];
-        if (s->offsets[b] < 0) continue;
-        s->marks[ranks[b] >> 6] |= (u64)1 << (ranks[b] & 63);
-        s->entries[ranks[b]] = e;
-    }
-    for (i64 word = 0; word < words; word++)
-        for (u64 bits = s->marks[word]; bits; bits &= bits - 1) {
-            i64 rank = word * 64 + __builtin_ctzll(bits), b = list[rank];
-            for (i64 e = s->entries[rank]; e < end && s->other[e] == b; e++) {
-                i64 value = s->offsets[b] + side[e], slot = found++;
-                /* It is the last already, except among windows. */
-                for (; slot > 0 && values[slot - 1] > value; slot--) {
-                    values[slot] = values[slot - 1];
-                    weights[slot] = weights[slot - 1];
-                }
-                values[slot] = value;
-                weights[slot] = s->weights[b];
-            }
+/* Ascending: runs by insertion, which are merged. */
+static void sort(struct side *sides, struct side *scratch, i64 count) {
+    for (i64 begin = 0; begin < count; begin += RUN)
+        for (i64 next = begin + 1; next < count && next < begin + RUN; next++) {
+            struct side one = sides[next];
+            i64 at = next;
+            for (; at > begin && sides[at - 1].at > one.at; at--) sides[at] = sides[at - 1];
+            sides[at] = one;
         }
-    return found;
+    for (i64 width = RUN; width < count; width *= 2)
+        for (i64 begin = 0; begin + width < count; begin += 2 * width) {
+            i64 middle = begin + width, end = middle + width < count ? middle + width : count, left = 0;
+            if (sides[middle - 1].at <= sides[middle].at) continue;
+            memcpy(scratch, sides + begin, (size_t)width * sizeof *sides);
+            for (i64 to = begin, right = middle; left < width;)
+                sides[to++] = right < end && sides[right].at < scratch[left].at ? sides[right++] : scratch[left++];
+        }
+}
+
+/* One side of the spans in which a buffer may not begin, ascending; returns how many spans there are. */
+static i64 sides(Search *s, i64 buffer, int is_high, int32_t *order, struct side *found) {
+    i64 begin = s->first[buffer], end = s->first[buffer + 1], count = 0, left = 0;
+    for (i64 k = begin; k < end; k++) {
+        i64 e = order[k], b = s->other[e], offset = s->offsets[b];
+        if (offset < 0) {
+            s->scratch[left++].entry = e;
+            continue;
+        }
+        found[count++] = (struct side){offset + (is_high ? high_side(s, e) : low_side(s, buffer, e)), s->weights[b], e};
+    }
+    for (i64 k = 0; k < left; k++) order[begin + count + k] = (int32_t)s->scratch[k].entry;
+    sort(found, s->scratch, count);
+    for (i64 k = 0; k < count; k++) order[begin + k] = (int32_t)found[k].entry;
+    return count;
+}
+
+static i64 spans(Search *s, i64 buffer) {
+    sides(s, buffer, 0, s->by_low, s->lows);
+    return sides(s, buffer, 1, s->by_high, s->highs);
 }
 
 /* The place below the target at which least has to leave, and the weight of that; -1 if there is no place. */
 static i64 cheapest(Search *s, i64 buffer, i64 *cost) {
     i64 last = highest(s, buffer, s->target - s->sizes[buffer]), at = lowest(s, buffer, 0);
-    i64 count = sides(s, buffer, s->by_start, s->start_ranks, s->low, s->lows, s->low_weights);
-    sides(s, buffer, s->by_end, s->end_ranks, s->high, s->highs, s->high_weights);
+    i64 count = spans(s, buffer);
     i64 opened = 0, closed = 0, low = 0, high = 0, sum = 0, ties = 0, place = -1;
     *cost = FAR;
     while (at <= last) {
-        while (opened < count && s->lows[opened] < at) sum += s->low_weights[opened++];
-        while (closed < count && s->highs[closed] <= at) sum -= s->high_weights[closed++];
+        while (opened < count && s->lows[opened].at < at) sum += s->lows[opened++].weight;
+        while (closed < count && s->highs[closed].at <= at) sum -= s->highs[closed++].weight;
         if (sum < *cost) {
             *cost = sum;
             place = at;
@@ -143,9 +121,9 @@ static i64 cheapest(Search *s, i64 buffer, i64 *cost) {
         }
         if (at == last) break;
         i64 next = last, above = 0, below = 0;
-        for (; high < count && (above = lowest(s, buffer, s->highs[high])) <= at; high++) continue;
+        for (; high < count && (above = lowest(s, buffer, s->highs[high].at)) <= at; high++) continue;
         if (high < count && above < next) next = above;
-        for (; low < count && (below = highest(s, buffer, s->lows[low])) <= at; low++) continue;
+        for (; low < count && (below = highest(s, buffer, s->lows[low].at)) <= at; low++) continue;
         if (low < count && below < next) next = below;
         at = next;
     }
@@ -164,7 +142,6 @@ void penstock_restart(Search *s) {
         s->offsets[b] = -1;
         s->outside[s->left++] = b;
     }
-    collect(s);
 }
 
 /* Half of what the weights have come to. */
@@ -185,7 +162,6 @@ static void record(Search *s) {
 
 /* Go on for a number of steps, or until it is done. */
 void penstock_eject(Search *s, i64 steps) {
-    collect(s);
     for (i64 end = s->taken + steps; s->taken < end;) {
         if (!s->left) {
             record(s);
@@ -214,23 +190,29 @@ void penstock_eject(Search *s, i64 steps) {
             s->weights[buffer] += PENALTY;
             for (i64 e = s->first[buffer]; e < s->first[buffer + 1]; e++) {
                 i64 b = s->other[e], offset = s->offsets[b];
-                if (offset >= 0 && offset + s->low[e] < place && place < offset + s->high[e]) eject(s, b);
+                if (offset < 0 || offset + low_side(s, buffer, e) >= place || place >= offset + high_side(s, e)) continue;
+                s->offsets[b] = -1;
+                s->outside[s->left++] = b;
             }
         }
-        put(s, buffer, place);
+        s->offsets[buffer] = place;
     }
 }
 
 /* First fit: all that has no place yet, in an order, at the lowest place that is free; 0 if one finds none. */
 int penstock_first_fit(Search *s, const i64 *order) {
-    s->target = FAR;
-    collect(s);
     for (i64 at = 0; at < s->count; at++) {
-        i64 cost;
-        if (s->offsets[order[at]] >= 0) continue;
-        i64 place = cheapest(s, order[at], &cost);
-        if (place < 0 || cost) return 0;
-        put(s, order[at], place);
+        i64 buffer = order[at], place = lowest(s, buffer, 0);
+        if (s->offsets[buffer] >= 0) continue;
+        /* a place is free where as many spans have ended as have begun */
+        for (i64 count = spans(s, buffer), opened = 0, closed = 0;;) {
+            while (closed < count && s->highs[closed].at <= place) closed++;
+            while (opened < count && s->lows[opened].at < place) opened++;
+            if (opened == closed) break;
+            place = lowest(s, buffer, s->highs[closed].at);
+        }
+        if (place == FAR) return 0;
+        s->offsets[buffer] = place;
     }
     return 1;
 }

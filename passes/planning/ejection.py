@@ -20,6 +20,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from penstock.passes.planning.base import above_base
 from penstock.passes.planning.budget import Budget
 from penstock.passes.planning.conflicts import Conflicts
 from penstock.passes.planning.native import NativeState, is_available, library_for
@@ -50,12 +51,11 @@ DEFAULT_WORK = 250_000_000
 MIN_CONFLICTS_IN_C = 12_000
 """Conflicts from which on the one-pass orders, too, are worth C."""
 
-_SCRATCH = "by_start by_end start_ranks end_ranks entries lows low_weights highs high_weights"
 _POINTERS = (
-    "sizes first other low high alignments first_range range_start range_end offsets weights outside best "
-    f"{_SCRATCH} marks"
+    "sizes first low high alignments first_range range_start range_end other by_low by_high offsets weights outside "
+    "best lows highs scratch"
 )
-_NUMBERS = "count goal left target height pace stale patience taken done random placed"
+_NUMBERS = "count goal left target height pace stale patience taken done random"
 
 
 class EjectionSearch:
@@ -146,8 +146,6 @@ def _state(conflicts: Conflicts, offsets: Sequence[int]) -> NativeState:
         sizes=np.array(conflicts.sizes, np.int64),
         first=conflicts.first,
         other=conflicts.other,
-        low=conflicts.low,
-        high=conflicts.high,
         alignments=np.array([allowed.step for allowed in conflicts.allowed], np.int64),
         first_range=np.cumsum([0, *map(len, ranges)]),
         range_start=np.array([start for each in ranges for start, _ in each], np.int64),
@@ -156,18 +154,22 @@ def _state(conflicts: Conflicts, offsets: Sequence[int]) -> NativeState:
         best=np.array(offsets, np.int64),
         weights=np.ones(count, np.int64),
         outside=np.zeros(count, np.int64),
-        marks=np.empty(count // 64 + 1, np.uint64),
-        **{name: np.empty(max(count, widest) + 1, np.int64) for name in _SCRATCH.split()},
+        by_low=np.arange(len(conflicts.other), dtype=np.int32),
+        by_high=np.arange(len(conflicts.other), dtype=np.int32),
+        **{name: np.empty(3 * widest + 3, np.int64) for name in ("lows", "highs", "scratch")},
     )
+    if conflicts.low is not None and conflicts.high is not None:
+        state.set_arrays(low=conflicts.low, high=conflicts.high)
     return state
 
 
 def default_steps(conflicts: Conflicts) -> int:
     """Steps that take about a second in C, by how much there is to look at in one."""
     count = len(conflicts.sizes)
-    return DEFAULT_WORK // (300 + count + 4 * (len(conflicts.other) // max(count, 1)))
+    return DEFAULT_WORK // (300 + 12 * (len(conflicts.other) // max(count, 1)))
 
 
+@above_base
 def plan(problem: Problem, limits: Limits) -> Outcome:
     """The best plan of an ejection search that starts from the better of two one-pass orders."""
     conflicts = Conflicts(problem)

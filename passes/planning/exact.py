@@ -24,19 +24,22 @@ Zuckerman (1993), which lose only a logarithm against the best lengths in hindsi
 3. Then everything is drawn from the seed, for each run anew, and the lengths start over: by turns one measure and a
    weighted sum of all, the amount of log-normal noise in it, and both rules. Which of these helps differs from problem
    to problem.
+4. Several lanes, each with a seed of its own, take turns in rounds of as many steps, in threads if there are any. The
+   first lane that finds something in a round decides, so that the number of threads changes nothing but the time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor, wait
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum
-from itertools import count as counter
-from typing import Any
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.passes.planning.base import above_base
 from penstock.passes.planning.bounds import grain, strong_lower_bound, sufficient_height
 from penstock.passes.planning.budget import Budget
 from penstock.passes.planning.instance import Instance, Numbers, Subproblem, compact
@@ -52,6 +55,7 @@ from penstock.passes.planning.problem import (
     lower_bound,
     validate,
 )
+from penstock.passes.planning.search_orders import FitRule, SearchRun, SectionRule, runs
 
 Hashes = NDArray[np.uint64]
 
@@ -66,36 +70,16 @@ class Verdict(IntEnum):
 
 
 _MORE_ROOM = 3
-_FRAME_FIELDS = 8
+_FRAME_FIELDS = 11
 _POINTERS = (
     "size section_start section member_start member near_start near range_start range align shift tie twin single "
-    "hull_end ceiling key_low key_top key_piece key_pinned rank by_rank low top placed pinned floor total left weight "
-    "sum mark dirty trail frame choice frame_key table"
+    "hull_begin hull_end ceiling key_low key_top key_piece key_pinned rank by_rank low top placed pinned floor total "
+    "left weight sum mark dirty trail frame choice frame_key table"
 )
 _NUMBERS = (
     "pieces sections switches rule fit tick dirty_count trail_count trail_room trail_step frame_count frame_room "
-    "choice_count choice_room phase at until table_mask steps nodes"
+    "choice_count choice_room phase at until from to table_mask steps nodes"
 )
-
-
-class SectionRule(IntEnum):
-    """Which section to fill next, of those with the lowest floor; among equals the earliest."""
-
-    LEAST_SLACK = 0
-    WEIGHTED_SLACK = 1
-    """The least slack over the number of times that it overflowed in this run, as in weighted-degree heuristics."""
-    EARLIEST = 2
-    LATEST = 3
-
-
-class FitRule(IntEnum):
-    """What goes before the rank where several pieces may start at a floor; a piece next to a higher one has a wall."""
-
-    NONE = 0
-    SIDES = 1
-    """How many of its two sides are at a wall: a piece at none leaves pits that little fits in."""
-    TOPS = 2
-    """Both, that and at how many of its sides its top is flush with the floor beside it."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +106,8 @@ class Switches:
     """Ours: interchangeable pieces are placed in one order."""
     memory: bool = True
     """Ours: what was found to fail is not tried again, by whatever way it is reached, in any restart."""
+    jumps: bool = True
+    """Conflict-directed backjumping (Prosser 1993): back to the last decision that a failure is about, by time."""
     weights: bool = True
     """Ours: sections that often overflow are filled earlier. Without, slack alone counts where they would be."""
     fits: bool = True
@@ -130,123 +116,25 @@ class Switches:
     """The fixed orders come first; without, all are drawn at random."""
     restarts: bool = True
     """Luby's restarts under other orders; without, the first order is followed to its end."""
+    lanes: bool = True
+    """Restarts by several seeds take turns; without, by one."""
 
     @property
     def bits(self) -> int:
         """Those that search.c knows, as flags in the order above."""
-        return sum(1 << bit for bit, field in enumerate(fields(self)[:8]) if getattr(self, field.name))
+        return sum(1 << bit for bit, field in enumerate(fields(self)[:9]) if getattr(self, field.name))
 
 
-# The orders.
+class _Lane:
+    """The search of one part, by the runs of one seed."""
 
-NOISES = (0.03, 0.1, 0.3, 1.0)
-"""Standard deviations of the noise on a measure's logarithm, as shares of that logarithm's own."""
-
-FITS = (FitRule.NONE, FitRule.TOPS, FitRule.SIDES)
-RULES = (SectionRule.WEIGHTED_SLACK, SectionRule.LEAST_SLACK, SectionRule.LATEST, SectionRule.EARLIEST)
-
-Measure = Callable[[Subproblem], Numbers]
-
-
-def lifetime(part: Subproblem) -> Numbers:
-    """For how long a piece lasts: what lasts long is in the way of the most sections."""
-    return part.spans[:, 1] - part.spans[:, 0]
-
-
-def area(part: Subproblem) -> Numbers:
-    """Bytes times lifetime."""
-    return lifetime(part) * part.size
-
-
-def size(part: Subproblem) -> Numbers:
-    """Bytes."""
-    return part.size
-
-
-def conflicts(part: Subproblem) -> Numbers:
-    """How many others a piece meets."""
-    return np.diff(part.near.starts)
-
-
-def pressure(part: Subproblem) -> Numbers:
-    """The most units alive at once in the sections of a piece."""
-    return np.maximum.reduceat(part.total[part.sections.values], part.sections.starts[:-1])
-
-
-MEASURES: tuple[Measure, ...] = (lifetime, area, size, conflicts, pressure)
-
-
-def luby(index: int) -> int:
-    """The run length of index 1, 2, ... in 1 1 2 1 1 2 4 1 1 2 1 1 2 4 8 ..."""
-    power = index.bit_length()
-    return 1 << (power - 1) if index == (1 << power) - 1 else luby(index - (1 << (power - 1)) + 1)
-
-
-def ranks(part: Subproblem, values: NDArray[Any]) -> Numbers:
-    """[pieces] The rank of each piece: the largest value is 0; ties by size, then in the order of the problem."""
-    order = np.lexsort((-part.size, -values))
-    found = np.empty(len(order), np.int64)
-    found[order] = np.arange(len(order))
-    return found
-
-
-@dataclass(frozen=True)
-class SearchRun:
-    """How to search, and for how many nodes."""
-
-    rank: Numbers
-    rule: SectionRule
-    fit: FitRule
-    nodes: int
-
-
-def runs(part: Subproblem, seed: int, restarts: bool = True, orders: bool = True) -> Iterator[SearchRun]:
-    """The runs of a search, without end. `restarts`: else there is but one; `orders`: else all are drawn."""
-    count = len(part.size)
-    measures = [measure(part) for measure in MEASURES]
-    if not restarts:
-        yield SearchRun(ranks(part, measures[0]), RULES[0], FITS[0], 1 << 62)
-    fixed = len(MEASURES) * len(RULES) * len(FITS) if orders else 0
-    for index in range(fixed):
-        # three numbers without a common divisor: a run shares nothing with the next, and no two are the same
-        rank = ranks(part, measures[index % len(MEASURES)])
-        yield SearchRun(rank, RULES[index % len(RULES)], FITS[index % len(FITS)], _length(count, index + 1))
-    logarithms = np.stack([_standardised(np.log1p(measure.astype(np.float64))) for measure in measures])
-    random = np.random.default_rng(seed)
-    for index in counter(1):
-        for mixed in (False, True):
-            noise = random.normal(0.0, NOISES[int(random.integers(len(NOISES)))], count)
-            if mixed:
-                # squares, so that mostly one or two measures prevail
-                shares = random.exponential(size=len(MEASURES)) ** 2
-                values = _standardised((shares[:, None] * logarithms).sum(axis=0))
-            else:
-                values = logarithms[int(random.integers(len(MEASURES)))]
-            rule, fit = RULES[int(random.integers(len(RULES)))], FITS[int(random.integers(len(FITS)))]
-            yield SearchRun(ranks(part, values + noise), rule, fit, _length(count, index))
-
-
-def _standardised(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    return values / (values.std() or 1.0)
-
-
-def _length(count: int, index: int) -> int:
-    return (count + count // 2 + 1) * luby(index)
-
-
-# The search.
-
-
-class _PartSearch:
-    """The search of one part."""
-
-    def __init__(self, part: Subproblem, height: int, switches: Switches, seed: int):
+    def __init__(self, part: Subproblem, height: int, switches: Switches, seed: int, lane: int, lanes: int):
         self.part = part
         self.verdict = Verdict.OPEN
         self.runs = 0
         self._library = library_for("exact")
         self._switches = switches
-        self._runs = runs(part, seed, switches.restarts, switches.orders)
+        self._runs = runs(part, seed, switches.restarts, switches.orders, lane, lanes)
         self._limit = 0
         self._state = NativeState(_POINTERS, _NUMBERS)
         ranges = part.ranges(height)
@@ -280,6 +168,7 @@ class _PartSearch:
         # the last of the pieces of a buffer is tied to the first
         last = np.nonzero(part.tie <= np.arange(pieces))[0]
         tied = np.diff(last, prepend=-1)
+        begins = part.sections.values[part.sections.starts[:-1]]
         ends = part.sections.values[part.sections.starts[1:] - 1] + 1
         table_size = 1 << min(18, pieces.bit_length() + 8)
         self._state.set_numbers(
@@ -304,6 +193,7 @@ class _PartSearch:
             tie=part.tie,
             twin=part.twin,
             single=(part.tie == np.arange(pieces)).astype(np.int64),
+            hull_begin=np.repeat(np.minimum.reduceat(begins, last - tied + 1), tied),
             hull_end=np.repeat(np.maximum.reduceat(ends, last - tied + 1), tied),
             ceiling=ceiling,
             key_low=keys[0],
@@ -312,7 +202,7 @@ class _PartSearch:
             key_pinned=keys[3],
             mark=np.zeros(len(members) + pieces, np.int64),
             dirty=np.zeros(len(members), np.int64),
-            table=np.zeros(2 * table_size, np.uint64),
+            table=np.zeros(3 * table_size, np.uint64),
         )
         self._grow()
 
@@ -325,13 +215,14 @@ class _PartSearch:
         return self._state.struct.nodes
 
     def advance(self, steps: int) -> None:
-        """Go on until a verdict, the end of a run, or as many steps in all."""
-        if self.nodes >= self._limit:
-            self._restart(next(self._runs))
+        """Go on until a verdict, or as many steps in all."""
         state = self._state
-        while (result := self._library.penstock_search(state.reference, steps, self._limit)) == _MORE_ROOM:
-            self._grow()
-        self.verdict = Verdict(result)
+        while self.verdict is Verdict.OPEN and self.steps < steps:
+            if self.nodes >= self._limit:
+                self._restart(next(self._runs))
+            while (result := self._library.penstock_search(state.reference, steps, self._limit)) == _MORE_ROOM:
+                self._grow()
+            self.verdict = Verdict(result)
 
     def offsets(self) -> dict[str, int]:
         """The byte offset of every buffer of the part, by id."""
@@ -362,7 +253,7 @@ class _PartSearch:
         struct = self._state.struct
         frames = 2 * struct.frame_room or struct.pieces + 16
         choices = max(2 * struct.choice_room, 4 * struct.pieces)
-        trail = max(2 * struct.trail_room, 16 * struct.trail_step)
+        trail = max(2 * struct.trail_room, 4 * struct.trail_step)
         lengths = {"frame": frames * _FRAME_FIELDS, "frame_key": 2 * frames, "choice": choices, "trail": trail}
         for name, length in lengths.items():
             longer = np.zeros(length, np.uint64 if name == "frame_key" else np.int64)
@@ -399,13 +290,66 @@ def _random_words(count: int) -> Hashes:
     return words ^ (words >> np.uint64(31))
 
 
+LANES = 4
+"""Searches of a part that take turns, each with a seed of its own; so many threads help."""
+
+JOINS_AFTER = 100_000
+"""Steps of each lane after which one more joins them: many a problem needs but one."""
+
+FIRST_ROUND = 2_000
+LAST_ROUND = 256_000
+"""Steps of each lane in a round, at least and at most; between them an eighth of its steps so far."""
+
+
+class _PartSearch:
+    """
+    The search of one part: lanes in rounds, the first of which has the verdict where several have one in one round.
+
+    So the verdict does not depend on whether the lanes of a round run side by side or one after the other, and what
+    those after it did in that round is not counted.
+    """
+
+    def __init__(self, part: Subproblem, height: int, switches: Switches, seed: int):
+        self._count = LANES if switches.lanes and switches.restarts else 1
+        self._lane = partial(_Lane, part, height, switches, seed, lanes=self._count)
+        self._lanes = [self._lane(lane=0)]
+        self._latest = self._lanes[0]
+        self._reach = 0
+        self.steps = self.nodes = self.runs = 0
+
+    @property
+    def verdict(self) -> Verdict:
+        return self._latest.verdict
+
+    def advance(self, pool: Executor | None) -> None:
+        """Go on for a round, the lanes side by side in the threads of a pool if there is one."""
+        self._reach += min(max(FIRST_ROUND, self._reach // 8), LAST_ROUND)
+        if len(self._lanes) < self._count and self._reach > len(self._lanes) * JOINS_AFTER:
+            self._lanes.append(self._lane(lane=len(self._lanes)))
+        starts = [(lane.steps, lane.nodes, lane.runs) for lane in self._lanes]
+        going = [pool.submit(lane.advance, self._reach) for lane in self._lanes] if pool is not None else []
+        wait(going)
+        for lane, (steps, nodes, begun) in zip(self._lanes, starts, strict=True):
+            lane.advance(self._reach)
+            self.steps += lane.steps - steps
+            self.nodes += lane.nodes - nodes
+            self.runs += lane.runs - begun
+            self._latest = lane
+            if lane.verdict is not Verdict.OPEN:
+                return
+
+    def offsets(self) -> dict[str, int]:
+        """The byte offset of every buffer of the part, by id."""
+        return self._latest.offsets()
+
+
 class Search:
     """
     Whether a problem has a plan of no more than `height` bytes; raises UserError where there is no C compiler.
 
     A step is a look at one section or at one pair of pieces that meet. The same problem, height, switches and seed
-    take the same steps, however they are cut into slices. `known`, a plan that may be higher, saves looking at parts
-    in which it is not.
+    take the same steps, however they are cut into slices, and in however many threads of `pool`. `known`, a plan that
+    may be higher, saves looking at parts in which it is not.
     """
 
     def __init__(
@@ -415,12 +359,13 @@ class Search:
         switches: Switches | None = None,
         seed: int = 0,
         known: Plan | None = None,
+        pool: Executor | None = None,
     ):
+        self._pool = pool
         self._instance = instance
         self._offsets = dict(instance.empty)
         self._parts: list[_PartSearch] = []
         self.verdict = Verdict.OPEN
-        self._current: _PartSearch | None = None
         for part in instance.parts:
             if known is not None and all(known.offsets[b.id] + b.size <= height for b in part.buffers):
                 self._offsets.update((b.id, known.offsets[b.id]) for b in part.buffers)
@@ -458,19 +403,17 @@ class Search:
         return Plan({buffer.id: offsets[buffer.id] for buffer in self._instance.problem.buffers})
 
     def advance(self, steps: int) -> Verdict:
-        """Go on for about as many steps more, unless there is a verdict before."""
+        """Go on for about as many steps more, in rounds of some thousands, unless there is a verdict before."""
         left = steps
         while self.verdict is Verdict.OPEN and left > 0:
-            # the parts take turns, a run each
-            part = self._current or min(self._open, key=lambda part: part.steps)
+            # the parts take turns, a round each
+            part = min(self._open, key=lambda part: part.steps)
             before = part.steps
-            part.advance(before + left)
+            part.advance(self._pool)
             left -= part.steps - before
-            self._current = part if left <= 0 else None
             if part.verdict is Verdict.IMPOSSIBLE:
                 self.verdict = Verdict.IMPOSSIBLE
             elif part.verdict is Verdict.FOUND:
-                self._current = None
                 self._open.remove(part)
                 if not self._open:
                     self.verdict = Verdict.FOUND
@@ -490,6 +433,7 @@ LEAST_WORTH = 1 / 8
 """Of a turn that never is of any use, against one of the search for the least height."""
 
 
+@above_base
 def plan(problem: Problem, limits: Limits) -> Outcome:
     """The best plan found, what was proved of every other, and whether nothing at all fits the capacity."""
     return Minimiser(problem, limits).run()
@@ -519,6 +463,7 @@ class Minimiser:
         """The turns beside the search for the least height, and how long each is against that."""
         self._searches: dict[int, Search] = {}
         self._between = dict.fromkeys(SHARES, 0)
+        self._pool: Executor | None = None
 
     @property
     def goal(self) -> int:
@@ -545,6 +490,12 @@ class Minimiser:
 
     def run(self) -> Outcome:
         """Take turns until the goal, or a limit."""
+        if self.limits.threads < 2:
+            return self._run()
+        with ThreadPoolExecutor(min(self.limits.threads, LANES)) as self._pool:
+            return self._run()
+
+    def _run(self) -> Outcome:
         self._instance = compact(self.problem)
         self._grain = grain(self._instance)
         self.raise_bound(strong_lower_bound(self.problem, self._instance))
@@ -612,7 +563,9 @@ class Minimiser:
             # Searches for heights that are of no use any more are dropped.
             wanted = {self.aim, self.goal, *self._between.values()}
             self._searches = {height: search for height, search in self._searches.items() if height in wanted}
-            self._searches[target] = Search(self._instance, target, self.switches, self.limits.seed, self.best)
+            self._searches[target] = Search(
+                self._instance, target, self.switches, self.limits.seed, self.best, self._pool
+            )
         search = self._searches[target]
         end = self.budget.spent + steps
         while search.verdict is Verdict.OPEN and not self.budget.over and self.budget.spent < end:

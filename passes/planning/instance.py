@@ -20,6 +20,7 @@ from math import gcd
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.passes.planning.conflicts import meetings
 from penstock.passes.planning.problem import FAR, AllowedOffsets, Buffer, Problem, Window
 
 Numbers = NDArray[np.int64]
@@ -119,22 +120,23 @@ def compact(problem: Problem) -> Instance:
 
     Raises PlanError where a buffer names banks and the problem has no bank size.
     """
-    empty: dict[str, int] = {}
-    groups: list[list[Buffer]] = []
+    lowest = ((buffer, AllowedOffsets.of(buffer, problem.bank_size).lowest(0)) for buffer in problem.buffers)
+    # one that fits nowhere stays, whatever its size, so that no plan is found
+    empty = {buffer.id: offset for buffer, offset in lowest if not buffer.size and offset != FAR}
+    groups = time_parts(tuple(buffer for buffer in problem.buffers if buffer.id not in empty))
+    return Instance(problem, tuple(_part(group, problem.bank_size) for group in groups), empty)
+
+
+def time_parts(buffers: tuple[Buffer, ...]) -> list[list[Buffer]]:
+    """The buffers by the spans of time that nothing outlives on either side; those of each in their order."""
+    parts: list[list[tuple[int, Buffer]]] = []
     reach = None
-    for buffer in sorted(problem.buffers, key=lambda buffer: buffer.lower):
-        lowest = AllowedOffsets.of(buffer, problem.bank_size).lowest(0)
-        # one that fits nowhere stays, whatever its size, so that no plan is found
-        if not buffer.size and lowest != FAR:
-            empty[buffer.id] = lowest
-            continue
+    for index, buffer in sorted(enumerate(buffers), key=lambda each: each[1].lower):
         if reach is None or buffer.lower >= reach:
-            groups.append([])
-        groups[-1].append(buffer)
-        reach = max(buffer.upper, reach or buffer.upper)
-    rank = {buffer.id: index for index, buffer in enumerate(problem.buffers)}
-    ordered = (sorted(group, key=lambda buffer: rank[buffer.id]) for group in groups)
-    return Instance(problem, tuple(_part(group, problem.bank_size) for group in ordered), empty)
+            parts.append([])
+        parts[-1].append((index, buffer))
+        reach = buffer.upper if reach is None else max(reach, buffer.upper)
+    return [[buffer for _, buffer in sorted(part, key=lambda each: each[0])] for part in parts]
 
 
 def _pieces(buffer: Buffer) -> list[_Piece]:
@@ -158,7 +160,7 @@ def _part(buffers: list[Buffer], bank_size: int | None) -> Subproblem:
     for index, alive in enumerate(members):
         for piece in alive:
             sections[piece].append(index)
-    near = _near(sections, members)
+    near = _near(pieces)
     sizes = _rounded(pieces, near)
     allowed = tuple(AllowedOffsets.of(piece.buffer, bank_size).ranges for piece in pieces)
     numbers = [*sizes, *(piece.window[0] for piece in pieces), *(buffer.offset or 0 for buffer in buffers)]
@@ -206,38 +208,22 @@ def _sections(pieces: list[_Piece]) -> list[list[int]]:
     return sections
 
 
-def _near(sections: list[list[int]], members: list[list[int]]) -> Rows:
+def _near(pieces: list[_Piece]) -> Rows:
     """The pieces that each piece meets."""
-    first = np.array([own[0] for own in sections], np.int64)
-    last = np.array([own[-1] for own in sections], np.int64)
-    lists: list[Numbers] = []
-    for piece, own in enumerate(sections):
-        met = (first <= last[piece]) & (last >= first[piece])
-        met[piece] = False
-        if len(own) <= last[piece] - first[piece]:
-            alive = np.zeros(len(sections), bool)
-            for section in own:
-                alive[members[section]] = True
-            met &= alive
-        lists.append(np.nonzero(met)[0])
-    found = Rows.of(lists)
-    if not any(len(own) <= last[piece] - first[piece] for piece, own in enumerate(sections)):
-        return found
-    # a piece with gaps was compared by its ends alone from the other side
-    pairs = {(piece, int(other)) for piece in range(len(sections)) for other in found[piece]}
-    return Rows.of([int(o) for o in found[piece] if (int(o), piece) in pairs] for piece in range(len(sections)))
+    rows = sorted((*span, index) for index, piece in enumerate(pieces) for span in piece.spans)
+    lower, upper, owner = np.array(rows, np.int64).T
+    first, other = meetings(lower, upper, owner, len(pieces))
+    return Rows(first, other.astype(np.int64))
 
 
 def _rounded(pieces: list[_Piece], near: Rows) -> list[int]:
     """The bytes that pieces keep from those above them: all places are multiples of the alignments around."""
-    lattice = [piece.lattice for piece in pieces]
-    sizes: list[int] = []
-    for index, piece in enumerate(pieces):
-        low, high = piece.window
-        others: list[int] = near[index].tolist()
-        common = gcd(lattice[index], *(lattice[other] for other in others))
-        sizes.append(-(-(high - low) // common) * common)
-    return sizes
+    # with zero, which divides nothing, last: so that no list is empty, nor begins at the end
+    lattice = np.array([*(piece.lattice for piece in pieces), 0], np.int64)
+    others = np.append(lattice[near.values], 0)
+    common = np.gcd(lattice[:-1], np.gcd.reduceat(others, near.starts[:-1]) * (np.diff(near.starts) > 0))
+    sizes = np.array([high - low for low, high in (piece.window for piece in pieces)], np.int64)
+    return (-(-sizes // common) * common).tolist()
 
 
 def common_unit(numbers: Iterable[int], alignments: Iterable[int]) -> int:

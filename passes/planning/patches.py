@@ -73,6 +73,8 @@ class Step:
     """Whether it has spatial dimensions, so that a part of the result needs a part of the operands."""
     is_view: bool = False
     """Whether its result has no bytes of its own, but those of what it reads."""
+    inside: int = 0
+    """Bytes that it needs while it is executed, of one that has no patches."""
 
 
 class Spans(NamedTuple):
@@ -267,7 +269,7 @@ class PatchProblem:
         alive = most = self.bytes_of(first)
         for number in range(first, last):
             alive += self.bytes_of(number + 1)
-            most = max(most, alive)
+            most = max(most, alive + self.steps[number].inside)
             for value in self._deaths[number]:
                 if value >= first:
                     alive -= self.bytes_of(value)

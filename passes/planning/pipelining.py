@@ -30,13 +30,31 @@ PERIOD = 24
 Cycles = TypeVar("Cycles", int, NDArray[Any])
 
 
-def transfer_cycles(rows: Cycles, row_bytes: Cycles, rate: tuple[int, int] | None, row_overhead: int) -> Cycles:
-    """
-    How long a transfer, or each of many, occupies its bus: each row its bytes at the rate (bytes, cycles), rounded up,
-    and an overhead; without a bus the overheads only.
-    """
-    size, cycles = rate or (1, 0)
-    return rows * (-(-row_bytes * cycles // size) + row_overhead)
+@dataclass(frozen=True)
+class TransferCost:
+    """How long transfers of an engine occupy its bus."""
+
+    rate: tuple[int, int] = (1, 0)
+    """Bytes in so many cycles: of the bus, or of the engine if that is slower. Without a bus bytes take no time."""
+    row_overhead: int = 0
+    """Cycles for each row, besides its bytes."""
+    burst: tuple[int, int] | None = None
+    """The most bytes of a burst, and the cycles that each takes besides them; None where rows are not cut."""
+    padding: tuple[int, int] | None = None
+    """Bytes of padding in so many cycles; None where it takes no time."""
+
+    def cycles(self, rows: Cycles, row_bytes: Cycles, padded_bytes: Cycles | int = 0) -> Cycles:
+        """
+        Of a transfer, or of each of many: of each row its bytes at the rate, rounded up, its overhead, and that of its
+        bursts; and all padding, rounded up.
+        """
+        size, cycles = self.rate
+        row = -(-row_bytes * cycles // size) + self.row_overhead
+        if self.burst is not None:
+            longest, more = self.burst
+            row = row + -(-row_bytes // longest) * more
+        size, cycles = self.padding or (1, 0)
+        return rows * row + -(-padded_bytes * cycles // size)
 
 
 @dataclass(frozen=True)
@@ -232,21 +250,23 @@ class _State:
         if isinstance(part, TimedLoop):
             self._loop(part)
             return
-        self._open(part.opens)
+        if part.opens:
+            self._open(part.opens)
         reads = [self._slots(name)[-1 - part.ages.get(name, 0)] for name in part.reads]
         writes = [self._slots(name)[-1 - part.ages.get(name, 0)] for name in part.writes]
         if part.leaves and self.shared:
             self.leaving.append((part, reads, writes))
         else:
-            while any(step.unit == part.unit for step, _, _ in self.leaving):
+            while self.leaving and any(step.unit == part.unit for step, _, _ in self.leaving):
                 self._leave()
             self._step(part, reads, writes)
 
     def _open(self, names: Sequence[str]) -> None:
         for name in names:
             slots = self._slots(name)
-            slots.append(slots.pop(0))
-            while any(slots[-1] in reads for _, reads, _ in self.leaving):
+            if len(slots) > 1:
+                slots.append(slots.pop(0))
+            while self.leaving and any(slots[-1] in reads for _, reads, _ in self.leaving):
                 self._leave()
 
     def finish(self) -> None:
@@ -265,10 +285,15 @@ class _State:
 
     def _ready(self, step: TimedStep, reads: list[_Slot], writes: list[_Slot]) -> int:
         """When the unit is free, and everything that the step waits for is done."""
-        times = [self.clock.get(step.unit, 0), self.clock.get(f"stream {step.stream}", 0)]
-        times += [slot.written for slot in reads]
-        times += [max(slot.written, slot.read) for slot in writes]
-        return max(times)
+        found = self.clock.get(step.unit, 0)
+        if step.stream is not None:
+            found = max(found, self.clock.get(f"stream {step.stream}", 0))
+        for slot in reads:
+            if slot.written > found:
+                found = slot.written
+        for slot in writes:
+            found = max(found, slot.written, slot.read)
+        return found
 
     def _step(self, step: TimedStep, reads: list[_Slot], writes: list[_Slot]) -> None:
         start = self._ready(step, reads, writes)
@@ -295,18 +320,24 @@ class _State:
         """Each begins when the one before has begun, and few enough are in flight; the bus takes them in turn."""
         flight = self.flight.setdefault(step.unit, [0] * step.outstanding)
         bus = f"{step.unit} on {step.bus}"
-        end = 0
+        begin, end = max(start, self.clock.get(step.unit, 0)), self.clock.get(bus, 0)
+        shared = f"bus {step.bus}" if self._waits_for_bus(step) else bus
+        free = self.clock.get(shared, 0)
         for _ in range(step.count):
-            begin = max(start, self.clock.get(step.unit, 0), flight[-step.outstanding])
-            end = self._on_bus(step, max(begin + step.latency, self.clock.get(bus, 0)), step.cycles)
-            self.clock[step.unit], self.clock[bus] = begin, end
+            begin = max(begin, flight[-step.outstanding])
+            end = free = max(begin + step.latency, end, free) + step.cycles
             flight.append(end)
             del flight[0]
+        self.clock[step.unit], self.clock[bus], self.clock[shared] = begin, end, free
         return end
+
+    def _waits_for_bus(self, step: TimedStep) -> bool:
+        """Whether a step takes turns with other units on its bus."""
+        return step.bus in self.shared and step.unit not in self.computing
 
     def _on_bus(self, step: TimedStep, request: int, cycles: int) -> int:
         """When a transfer ends that requests its bus at a time."""
-        if step.bus not in self.shared or step.unit in self.computing:
+        if not self._waits_for_bus(step):
             return request + cycles
         end = max(request, self.clock.get(f"bus {step.bus}", 0)) + cycles
         self.clock[f"bus {step.bus}"] = end
@@ -323,8 +354,7 @@ class _State:
             if number + 1 == STEADY_ITERATIONS - PERIOD:
                 middle = after
             if left and len(after) == len(before):
-                moved = {new - old for new, old in zip(after, before, strict=True)} - {0}
-                if len(moved) <= 1 and number:
+                if number and _is_steady(before, after):
                     self._advance([(new - old) * left for new, old in zip(after, before, strict=True)])
                     return
                 if number + 1 == STEADY_ITERATIONS and len(after) == len(middle):
@@ -353,3 +383,14 @@ class _State:
             for slot in slots:
                 slot.written += next(steps)
                 slot.read += next(steps)
+
+
+def _is_steady(before: Sequence[int], after: Sequence[int]) -> bool:
+    """Whether all times that have moved have moved by as much."""
+    moved = 0
+    for old, new in zip(before, after, strict=True):
+        if new != old:
+            if moved and new - old != moved:
+                return False
+            moved = new - old
+    return True

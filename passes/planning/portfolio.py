@@ -4,7 +4,8 @@ The default planner: anytime, and of each kind of search only as much as the pro
 1. The lower bound, and one-pass orders until one reaches it: that is all that chains of operators need.
 2. A few steps of ejection search, which smaller problems often need no more than.
 3. The planner `exact`, in turns with ejection search, which brings the best plan down. Whatever one finds or proves is
-   where the other goes on from.
+   where the other goes on from. Where there are so many buffers that the steps do not suffice to place each once,
+   ejection search has them all.
 
 It stops where the best plan meets the bound, where the bound exceeds the capacity, at what is good enough, and at its
 limits; without limits and without a capacity, where any plan will do, also where many steps were of no use. A step is
@@ -17,9 +18,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from penstock.passes.planning import hill_climb
+from penstock.passes.planning.base import above_base
 from penstock.passes.planning.conflicts import Conflicts
 from penstock.passes.planning.ejection import EjectionSearch, best_start, default_steps
 from penstock.passes.planning.exact import Minimiser
+from penstock.passes.planning.instance import time_parts
 from penstock.passes.planning.native import is_available, warn_without
 from penstock.passes.planning.problem import Limits, Outcome, Plan, Problem, height, lower_bound
 
@@ -33,6 +36,7 @@ FIRST_STEPS = 100
 """Steps of ejection search before the exact search is set up."""
 
 
+@above_base
 def plan(problem: Problem, limits: Limits) -> Outcome:
     """The best plan within the limits, the best proven bound, and whether it is proved that nothing fits."""
     conflicts = Conflicts(problem)
@@ -75,6 +79,13 @@ class _Portfolio(Minimiser):
 
     def run(self) -> Outcome:
         self._eject(FIRST_STEPS * self.rate)
+        steps = self.patience if self.patience is not None else self.budget.steps_left
+        most = max(map(len, time_parts(self.problem.buffers)))
+        # To place a piece takes a look at the sections left: about half as many as there are pieces, half of them left.
+        if steps is not None and most * most // 4 > steps:
+            while not self.is_finished and not self.ejection.done:
+                self._eject(FIRST_STEPS * self.rate)
+            return self.outcome()
         return self.outcome() if self.is_finished else super().run()
 
     def take(self, found: Plan) -> None:

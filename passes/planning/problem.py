@@ -9,7 +9,7 @@ is valid; of one that is not, the buffers that overlap are compared pair by pair
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -160,6 +160,18 @@ class AllowedOffsets:
 
 
 @dataclass(frozen=True)
+class Pair:
+    """Two buffers that are used at once: what it costs where they share a bank, which no plan is refused for."""
+
+    first: str
+    """The id of one; a pair of which one is not in the problem costs nothing."""
+    second: str
+    """The id of the other."""
+    cost: int
+    """In any unit, the same for all pairs."""
+
+
+@dataclass(frozen=True)
 class Problem:
     """Buffers that share one memory of `capacity` bytes; None stands for as much as it takes."""
 
@@ -168,7 +180,10 @@ class Problem:
     capacity: int | None = None
     """Bytes of the memory; None for one that is as large as the plan."""
     bank_size: int | None = None
-    """Bytes of a bank: bank n is [n * bank_size, (n + 1) * bank_size). Needed where a buffer names banks."""
+    """Bytes of a bank: bank n is [n * bank_size, (n + 1) * bank_size). Needed where a buffer names banks,
+    and for pairs."""
+    pairs: tuple[Pair, ...] = ()
+    """What had better not share a bank."""
 
     def __post_init__(self) -> None:
         if len({buffer.id for buffer in self.buffers}) != len(self.buffers):
@@ -177,6 +192,8 @@ class Problem:
             raise PlanError(f"the capacity is {self.capacity} bytes")
         if self.bank_size is not None and self.bank_size < 1:
             raise PlanError(f"a bank has {self.bank_size} bytes")
+        if self.pairs and self.bank_size is None:
+            raise PlanError("buffers are to lie in different banks, and the problem does not say how large they are")
         for buffer in self.buffers:
             if buffer.banks is None:
                 continue
@@ -206,6 +223,8 @@ class Limits:
     """Of whatever it draws at random. Same problem, same limits in steps, same seed: same plan."""
     good_enough: int | None = None
     """Bytes: a plan of no more is not improved. None goes on until the lower bound."""
+    threads: int = 1
+    """Threads that may search side by side. They change how long it takes, and of a run in steps nothing else."""
 
 
 @dataclass(frozen=True)
@@ -233,6 +252,31 @@ def merge_intervals(spans: Iterable[Interval]) -> tuple[Interval, ...]:
         else:
             merged.append((lower, upper))
     return tuple(merged)
+
+
+def hulls(strips: Sequence[tuple[Window, Sequence[Interval]]]) -> Iterator[tuple[Interval, Window]]:
+    """
+    All from the first to the last byte that is alive of a buffer, and when, ascending: of its strips it is said when
+    each is alive.
+    """
+    if len(strips) == 1:
+        yield from ((interval, window) for window, intervals in strips for interval in intervals)
+        return
+    changes = sorted(
+        (moment, change, window)
+        for window, intervals in strips
+        for interval in intervals
+        for moment, change in zip(interval, (1, -1), strict=True)
+    )
+    alive: dict[Window, int] = {}
+    before = 0
+    for moment, change, window in changes:
+        if before < moment and alive:
+            yield (before, moment), (min(low for low, _ in alive), max(high for _, high in alive))
+        before = moment
+        alive[window] = alive.get(window, 0) + change
+        if not alive[window]:
+            del alive[window]
 
 
 def height(problem: Problem, plan: Plan) -> int:

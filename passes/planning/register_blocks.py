@@ -21,6 +21,8 @@ from math import ceil, gcd, prod
 
 LINE = 64
 """Bytes of a line of the caches."""
+SHORTEST_VECTOR = 16
+"""Bytes of the shortest vectors of processors, whose elements are combined one by one."""
 CANDIDATES = 3
 """The blocks with the same dims as rows and lanes that are weighed with what loading takes: the best without it."""
 GROWTH = (1, 2, 3, 4, 6, 8, 12, 16)
@@ -42,6 +44,8 @@ class Domain:
     """How many operands at the end are written."""
     indexed: frozenset[int] = frozenset()
     """The dims whose index the body reads: they are not merged."""
+    open: frozenset[int] = frozenset()
+    """The dims whose extent only a run knows, and stands here for any."""
 
     @property
     def inputs(self) -> int:
@@ -113,6 +117,17 @@ class VectorUnit:
     def loads_of(self, stride: int) -> int:
         """What loading a vector takes, by the stride of its elements, 0, 1 or 2."""
         return self.pair_loads if stride == 2 else 1
+
+    def width(self, extent: int) -> int:
+        """The elements of a vector along a dim: of one that does not fill a register, the most that are a vector."""
+        if extent >= self.lanes or extent * self.element_bytes < SHORTEST_VECTOR:
+            return min(self.lanes, extent)
+        return 1 << extent.bit_length() - 1
+
+    def vectors_along(self, extent: int) -> int:
+        """How many vectors cover a dim, of which the last one may overlap the one before; or else its elements."""
+        width = self.width(extent)
+        return ceil(extent / width) if width * self.element_bytes >= SHORTEST_VECTOR else extent
 
     def step_cycles(self, sums: int, loads: int) -> Fraction:
         """What a step takes that multiplies and adds so many vectors, and loads so many."""
@@ -241,9 +256,14 @@ def transposed_tile(domain: Domain, unit: VectorUnit) -> RegisterTile | None:
             # What is written from one element of a line that is read to the next touches no more lines than stay.
             continue
         rows = _lines_within(abs(domain.strides[-1][read]) * unit.element_bytes // LINE, unit)
-        own = {written: min(2 * per_line, lines), read: min(per_line, rows)}
-        # As many tiles as the largest ones would be, of one size.
-        sizes = tuple(-(-extent // -(-extent // own.get(dim, 1))) for dim, extent in enumerate(domain.extents))
+        if unit.lanes >= per_line:
+            # Squares of vectors take and make whole lines: none has to stay, however many share a set.
+            own = {written: 2 * per_line, read: per_line}
+            sizes = tuple(min(extent, own.get(dim, 1)) for dim, extent in enumerate(domain.extents))
+        else:
+            own = {written: min(2 * per_line, lines), read: min(per_line, rows)}
+            # As many tiles as the largest ones would be, of one size.
+            sizes = tuple(-(-extent // -(-extent // own.get(dim, 1))) for dim, extent in enumerate(domain.extents))
         cut = [dim for dim, extent in enumerate(domain.extents) if sizes[dim] < extent]
         return RegisterTile(sizes, tuple(sorted(cut, key=lambda dim: -domain.strides[-1][dim])))
     return None
@@ -269,7 +289,7 @@ def _are_lanes(domain: Domain, dim: int) -> bool:
 def _sizes(domain: Domain, lanes: int, rows: int | None, unit: VectorUnit) -> Iterator[dict[int, int]]:
     """The blocks that the registers hold: sums, a vector of each step for every one of the lanes, and one more."""
     for vectors in range(1, unit.registers // 2):
-        width = min(vectors * unit.lanes, domain.extents[lanes])
+        width = min(vectors * unit.width(domain.extents[lanes]), domain.extents[lanes])
         if width < vectors * unit.lanes and vectors > 1:
             return
         # Every second element is of two vectors.

@@ -64,6 +64,7 @@ def solve(problem: Problem, name: str = DEFAULT_PLANNER, limits: Limits | None =
     """
     What the planner `name` finds; its plan, if it has one, is checked against everything but the capacity.
 
+    It is as low as the planner has found it: where offsets are written, `banks.apart` moves the buffers of pairs.
     Where no plan fits, and that is known without a search (`bounds.obstacle`), the planner is given no steps to search.
 
     Raises UserError for an unknown planner, for offsets given by hand that are not a plan, and for a planner whose

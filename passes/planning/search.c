@@ -10,7 +10,11 @@
  * 2. Choose the section with the lowest floor, and among several the one that the rule of the run names.
  * 3. Either one of the pieces that may start at that floor starts there, or none does; then the floor rises (a lift),
  *    and the slack of the section is used up by as much.
- * 4. After each, raise the lowest offsets of all that meet the piece, and go back where a section overflows.
+ * 4. After each, raise the lowest offsets of all that meet the piece, and go back where a section overflows: to the
+ *    last decision that the failure is about (conflict-directed backjumping, Prosser 1993). What a failure is about is
+ *    told by sections, `from` to `to`: all decisions on pieces alive in them. An offset of a piece is as high as it is
+ *    only on account of decisions in its own sections; so a section overflows on account of those in the sections of
+ *    what is left in it, and a lift skips offsets on account of those of all that its pieces may rest on.
  *
  * The branches are disjoint, so that no state is met twice by them; offsets never decrease along a path, so that the
  * pieces below any floor are all placed; and a section with no slack left has as many branches as pieces that fit.
@@ -28,19 +32,20 @@ typedef uint64_t hash;
 
 #define FAR INT64_MAX
 
-enum switches { INFERENCE = 1, FLOORS = 2, HOLES = 4, HATLESS = 8, PARTS = 16, LIFTS = 32, TWINS = 64, MEMORY = 128 };
-enum rules { LEAST_SLACK, WEIGHTED_SLACK, EARLIEST, LATEST };
+enum switches { INFERENCE = 1, FLOORS = 2, HOLES = 4, HATLESS = 8, PARTS = 16, LIFTS = 32, TWINS = 64, MEMORY = 128,
+                JUMPS = 256 };
+enum rules { LEAST_SLACK, WEIGHTED_SLACK, EARLIEST, LATEST, FIRST_RANK };
 enum fits { NONE, SIDES, TOPS };
 enum results { FOUND, IMPOSSIBLE, OUT_OF_STEPS, MORE_ROOM };
 enum changes { LOW, TOP, FLOOR, PLACED, PINNED, CHANGES };
-enum fields { BEGIN, END, SECTION, FIRST, NEXT, COUNT, MARK, LONELY, FIELDS };
+enum fields { BEGIN, END, SECTION, FIRST, NEXT, COUNT, MARK, LONELY, PIECE, FROM, TO, FIELDS };
 enum phases { SPLIT, TRY };
 
 /* The fields are those of `_POINTERS` and `_NUMBERS` in exact.py. */
 struct search {
     /* the problem: pieces by number, sections by number, lists as in a compressed sparse row matrix */
     const number *size, *section_start, *section, *member_start, *member, *near_start, *near;
-    const number *range_start, *range, *align, *shift, *tie, *twin, *single, *hull_end, *ceiling;
+    const number *range_start, *range, *align, *shift, *tie, *twin, *single, *hull_begin, *hull_end, *ceiling;
     const hash *key_low, *key_top, *key_piece, *key_pinned;
     /* the order of this run */
     const number *rank, *by_rank;
@@ -57,6 +62,8 @@ struct search {
     /* scratch, and what of each array is in use and allocated */
     number tick, dirty_count, trail_count, trail_room, trail_step, frame_count, frame_room, choice_count, choice_room;
     number phase, at, until;
+    /* the sections that the last failure is about */
+    number from, to;
     hash table_mask;
     /* counters */
     number steps, nodes;
@@ -143,6 +150,22 @@ static void stain(struct search *s, number section)
     }
 }
 
+/* The failure is about all decisions that concern a piece, those before it on whose account it lies so high. */
+static void blame(struct search *s, number piece)
+{
+    if (s->hull_begin[piece] < s->from)
+        s->from = s->hull_begin[piece];
+    if (s->hull_end[piece] > s->to)
+        s->to = s->hull_end[piece];
+}
+
+static void blame_section(struct search *s, number section)
+{
+    for (number m = s->member_start[section]; m < s->member_start[section + 1]; m++)
+        if (!s->placed[s->member[m]])
+            blame(s, s->member[m]);
+}
+
 static int raise_one(struct search *s, number piece, number value)
 {
     number old = s->low[piece];
@@ -161,14 +184,16 @@ static int raise_one(struct search *s, number piece, number value)
 static int raise(struct search *s, number piece, number value)
 {
     value = snap(s, piece, value);
-    if (value == FAR)
+    if (value == FAR || !raise_one(s, piece, value)) {
+        blame(s, piece);
         return 0;
-    if (!raise_one(s, piece, value))
-        return 0;
+    }
     for (number other = s->tie[piece]; other != piece; other = s->tie[other]) {
         number theirs = value - s->shift[piece] + s->shift[other];
-        if (s->low[other] < theirs && !raise_one(s, other, theirs))
+        if (s->low[other] < theirs && !raise_one(s, other, theirs)) {
+            blame(s, piece);
             return 0;
+        }
     }
     return 1;
 }
@@ -201,6 +226,7 @@ static int settle(struct search *s)
         }
         if ((s->switches & INFERENCE) && s->floor[section] + s->total[section] > s->ceiling[section]) {
             s->weight[section]++;
+            blame_section(s, section);
             return 0;
         }
     }
@@ -244,8 +270,10 @@ static int place(struct search *s, number piece, number *lonely)
         *lonely = 0;
         if ((s->switches & HOLES) && s->top[other] < top) {
             number rest = snap(s, other, top);
-            if (rest == FAR)
+            if (rest == FAR) {
+                blame(s, other);
                 return 0;
+            }
             remember(s, TOP, other, s->top[other]);
             add_key(s, other, s->key_top, (hash)rest - (hash)s->top[other]);
             s->top[other] = rest;
@@ -266,6 +294,7 @@ static number next_rest(struct search *s, number piece, number floor)
             number other = s->near[k];
             if (s->placed[other] || (tied == piece && s->mark[s->sections + other] == s->tick))
                 continue;
+            blame(s, other);
             number end = s->low[other] + s->size[other] - s->shift[tied] + s->shift[piece];
             /* it may come to lie higher than now, where it holds what is tied to this one by a distance */
             if (end <= floor)
@@ -326,10 +355,39 @@ static int lift(struct search *s, number section)
     return 1;
 }
 
+/* The tightest section at the lowest floor of the piece of the first rank that may start there. */
+static number choose_ranked(struct search *s, number begin, number end)
+{
+    number floor = FAR, best = -1, least = FAR;
+    for (number k = begin; k < end; k++)
+        if (s->left[k] && s->floor[k] < floor) {
+            floor = s->floor[k];
+            best = k;
+        }
+    for (number r = 0; r < s->pieces; r++) {
+        number piece = s->by_rank[r], first = s->section[s->section_start[piece]];
+        if (s->placed[piece] || s->low[piece] != floor || first < begin || first >= end)
+            continue;
+        for (number k = s->section_start[piece]; k < s->section_start[piece + 1]; k++) {
+            number section = s->section[k];
+            number slack = s->ceiling[section] - s->total[section];
+            if (s->floor[section] == floor && slack < least) {
+                least = slack;
+                best = section;
+            }
+        }
+        if (least != FAR)
+            return best;
+    }
+    return best;
+}
+
 /* The section to fill next: of those with the lowest floor the one that the rule names. */
 static number choose(struct search *s, number begin, number end)
 {
     number best = -1, best_floor = FAR, best_key = 0;
+    if (s->rule == FIRST_RANK)
+        return choose_ranked(s, begin, end);
     for (number k = begin; k < end; k++) {
         number key = 0;
         if (!s->left[k] || s->floor[k] > best_floor)
@@ -396,7 +454,7 @@ static number collect(struct search *s, number section)
 
 static hash *slot(struct search *s, number frame)
 {
-    return s->table + 2 * (s->frame_key[2 * frame] & s->table_mask);
+    return s->table + 3 * (s->frame_key[2 * frame] & s->table_mask);
 }
 
 /* Enter a part of the time axis. Returns 0 where it is known to fail. */
@@ -412,8 +470,11 @@ static int enter(struct search *s, number begin, number end)
             key[0] += s->sum[2 * k];
             key[1] += s->sum[2 * k + 1];
         }
-        if (slot(s, index)[0] == key[0] && slot(s, index)[1] == key[1])
+        if (slot(s, index)[0] == key[0] && slot(s, index)[1] == key[1]) {
+            s->from = (number)(slot(s, index)[2] >> 32);
+            s->to = (number)(slot(s, index)[2] & UINT32_MAX);
             return 0;
+        }
     }
     frame[BEGIN] = begin;
     frame[END] = end;
@@ -423,6 +484,8 @@ static int enter(struct search *s, number begin, number end)
     frame[COUNT] = collect(s, frame[SECTION]);
     frame[MARK] = s->trail_count;
     frame[LONELY] = 0;
+    frame[FROM] = s->sections;
+    frame[TO] = 0;
     s->frame_count++;
     return 1;
 }
@@ -440,24 +503,70 @@ static number part_end(struct search *s, number begin, number end)
     return reach;
 }
 
+/* What the last failure is about is a reason for that of a frame, too. */
+static void add_reason(const struct search *s, number *frame)
+{
+    if (s->from < frame[FROM])
+        frame[FROM] = s->from;
+    if (s->to > frame[TO])
+        frame[TO] = s->to;
+}
+
 /* The next way at the deepest frame. Returns 0 where there is none. */
 static int next_way(struct search *s)
 {
     number *frame = s->frame + (s->frame_count - 1) * FIELDS, lonely;
     undo(s, frame[MARK]);
     while (!frame[LONELY] && frame[NEXT] <= frame[COUNT]) {
-        if (frame[NEXT] == frame[COUNT]) {
-            frame[NEXT]++;
-            if (lift(s, frame[SECTION]))
-                return 1;
+        number fits, next = frame[NEXT]++;
+        s->from = s->sections;
+        s->to = 0;
+        if (next == frame[COUNT]) {
+            frame[PIECE] = -1;
+            fits = lift(s, frame[SECTION]);
         } else {
-            number piece = s->by_rank[s->choice[frame[FIRST] + frame[NEXT]++] % s->pieces];
-            number fits = place(s, piece, &lonely);
+            frame[PIECE] = s->by_rank[s->choice[frame[FIRST] + next] % s->pieces];
+            fits = place(s, frame[PIECE], &lonely);
             frame[LONELY] = lonely && (s->switches & HATLESS);
-            if (fits)
-                return 1;
+        }
+        add_reason(s, frame);
+        if (fits)
+            return 1;
+        undo(s, frame[MARK]);
+    }
+    blame_section(s, frame[SECTION]);
+    add_reason(s, frame);
+    s->from = frame[FROM];
+    s->to = frame[TO];
+    return 0;
+}
+
+/* The deepest frame fails, about the sections from `from` to `to`. */
+static void drop(struct search *s)
+{
+    s->frame_count--;
+    s->choice_count = s->frame[s->frame_count * FIELDS + FIRST];
+    if (s->switches & MEMORY) {
+        hash *place = slot(s, s->frame_count), *key = s->frame_key + 2 * s->frame_count;
+        place[0] = key[0];
+        place[1] = key[1];
+        place[2] = (hash)s->from << 32 | (hash)s->to;
+    }
+}
+
+/* Go back to the last decision that the last failure is about. Returns 0 where there is none. */
+static int jump(struct search *s)
+{
+    while (s->frame_count) {
+        number *frame = s->frame + (s->frame_count - 1) * FIELDS, piece = frame[PIECE];
+        number begin = piece < 0 ? frame[SECTION] : s->hull_begin[piece];
+        number end = piece < 0 ? frame[SECTION] + 1 : s->hull_end[piece];
+        if (!(s->switches & JUMPS) || (begin < s->to && s->from < end)) {
+            add_reason(s, frame);
+            return 1;
         }
         undo(s, frame[MARK]);
+        drop(s);
     }
     return 0;
 }
@@ -476,7 +585,7 @@ int penstock_search(struct search *s, number step_limit, number node_limit)
                     s->trail_count + s->trail_step > s->trail_room)
                     return MORE_ROOM;
                 s->phase = TRY;
-                if (!enter(s, s->at, part_end(s, s->at, s->until)) && !s->frame_count)
+                if (!enter(s, s->at, part_end(s, s->at, s->until)) && !jump(s))
                     return IMPOSSIBLE;
                 continue;
             }
@@ -493,14 +602,8 @@ int penstock_search(struct search *s, number step_limit, number node_limit)
             s->choice_count = frame[FIRST] + frame[COUNT];
             s->phase = SPLIT;
         } else {
-            s->frame_count--;
-            s->choice_count = s->frame[s->frame_count * FIELDS + FIRST];
-            if (s->switches & MEMORY) {
-                hash *place = slot(s, s->frame_count), *key = s->frame_key + 2 * s->frame_count;
-                place[0] = key[0];
-                place[1] = key[1];
-            }
-            if (!s->frame_count)
+            drop(s);
+            if (!jump(s))
                 return IMPOSSIBLE;
         }
     }

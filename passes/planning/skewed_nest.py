@@ -11,27 +11,34 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
+from typing import Literal
 
 from penstock.passes.planning.pipelining import TimedLoop, TimedStep, steps_of
 
 Part = TimedStep | TimedLoop
+Skewed = Literal["none", "outer", "inner", "nested"]
+"""Which loops of a nest are skewed."""
 
 
-def skewed(nest: Sequence[Part], slots: Mapping[str, int], *, inner: bool = False) -> tuple[Part, ...]:
+def skewed(nest: Sequence[Part], slots: Mapping[str, int], way: Skewed = "outer") -> tuple[Part, ...]:
     """
-    The nest with all loops skewed that can be, the outermost first, where buffers have so many slots; with `inner` only
-    loops without loops in them.
+    The nest with all loops skewed that can be, where buffers have so many slots: the outermost first, only those
+    without loops in them, or these first and then what is around them.
     """
     found: list[Part] = []
     for part in nest:
-        if isinstance(part, TimedStep):
+        if isinstance(part, TimedStep) or way == "none":
             found.append(part)
-        elif inner and any(isinstance(each, TimedLoop) and not _is_one_step(each) for each in part.body):
-            found.append(replace(part, body=skewed(part.body, slots, inner=True)))
-        elif (split := _split_of(part, slots)) is not None:
-            found += split.parts()
-        else:
-            found.append(replace(part, body=skewed(part.body, slots)))
+            continue
+        is_inner = not any(isinstance(each, TimedLoop) and not _is_one_step(each) for each in part.body)
+        split = _split_of(part, slots) if way == "outer" or is_inner else None
+        within = part
+        if split is None and (way == "outer" or not is_inner):
+            within = replace(part, body=skewed(part.body, slots, way))
+            if way != "inner" and within != part:
+                split = _split_of(within, slots, nested=True)
+        found += [within] if split is None else split.parts()
     return tuple(found)
 
 
@@ -44,32 +51,60 @@ class _LoopSplit:
     """How the parts of an iteration are divided; see `schedule.skew.Skew`."""
 
     loop: TimedLoop
+    first: tuple[Part, ...]
     head: tuple[Part, ...]
     tail: tuple[Part, ...]
     late: tuple[Part, ...]
 
     def parts(self) -> Iterator[Part]:
         """What the loop becomes."""
-        first = self.loop.body[: len(self.loop.body) - len(self.late)]
         opened = _opened(self.head)
         late = tuple(_aged(part, opened) for part in self.late)
-        yield replace(self.loop, trips=1, body=first)
+        yield from self.first if not self.loop.opens else [replace(self.loop, trips=1, body=self.first)]
         yield TimedLoop(self.loop.trips - 1, (*self.head, *late, *self.tail))
         yield from self.late
 
 
-def _split_of(loop: TimedLoop, slots: Mapping[str, int]) -> _LoopSplit | None:
+def _split_of(loop: TimedLoop, slots: Mapping[str, int], *, nested: bool = False) -> _LoopSplit | None:
+    """How a loop is divided; if it is `nested`, the loops in it are skewed, and what they begin with goes early."""
     for position in _late(loop.body) if loop.trips > 1 else ():
-        head, tail = _head(loop.body[:position], loop.body[position:], slots)
-        late = loop.body[position:]
-        opened, own, used = _opened(head), _opened(loop.body), _ways(head)
-        shared = {name for name, ways in _ways(late).items() if name in used and True in ways | used[name]}
-        single = {name for name in own if slots.get(name, 1) == 1}
-        if all(own[name] and 0 < opened[name] < slots.get(name, 1) for name in shared) and not (
-            single & used.keys() & _ways(tail).keys()
-        ):
-            return _LoopSplit(loop, head, tail, late)
+        needed = _needed(loop.body[:position], loop.body[position])
+        for early in dict.fromkeys((tuple(range(position)), needed)):
+            first = tuple(loop.body[number] for number in early)
+            late = tuple(part for number, part in enumerate(loop.body) if number not in early)
+            before = len(list(takewhile(lambda part: isinstance(part, TimedStep) or _is_one_step(part), first)))
+            head, tail = (first[:before], first[before:]) if nested else _head(first, late, slots)
+            if head and _is_possible(loop, head, tail, late, slots):
+                return _LoopSplit(loop, first, head, tail, late)
     return None
+
+
+def _is_possible(
+    loop: TimedLoop, head: Sequence[Part], tail: Sequence[Part], late: Sequence[Part], slots: Mapping[str, int]
+) -> bool:
+    """Whether what the parts share has slots enough."""
+    opened, own, used = _opened(head), _opened(loop.body), _ways(head)
+    shared = {name for name, ways in _ways(late).items() if name in used and True in ways | used[name]}
+    single = {name for name in own if slots.get(name, 1) == 1}
+    oldest = Counter[str]()
+    for step in steps_of(late):
+        oldest |= Counter(step.ages)
+    return (
+        all(own[name] and 0 < opened[name] < slots.get(name, 1) - oldest[name] for name in shared)
+        and not single & used.keys() & _ways(tail).keys()
+        and not shared & _opened(late).keys()
+    )
+
+
+def _needed(first: Sequence[Part], late: Part) -> tuple[int, ...]:
+    """The parts that come before others of them: without what the late stream does for the last part alone."""
+    streams, needed = {step.stream or step.unit for step in steps_of([late])}, list[int]()
+    for number, part in reversed(list(enumerate(first))):
+        others = list(steps_of([first[each] for each in needed]))
+        is_loose = isinstance(part, TimedStep) and (part.stream or part.unit) in streams
+        if not is_loose or any(_meet(step, other) for step in steps_of([part]) for other in others):
+            needed.insert(0, number)
+    return tuple(needed)
 
 
 def _late(body: Sequence[Part]) -> Iterator[int]:

@@ -13,15 +13,16 @@ dims for is more commands, each with its latency. What is out of the bounds of a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from math import ceil, prod
 
 import numpy as np
 
-from penstock.passes.planning.pipelining import NestTime, TimedLoop, TimedStep, time_of, transfer_cycles
-from penstock.passes.planning.skewed_nest import skewed
+from penstock.dialects.cycles import repeats_of
+from penstock.passes.planning.pipelining import NestTime, TimedLoop, TimedStep, time_of
+from penstock.passes.planning.skewed_nest import Skewed, skewed
 from penstock.passes.planning.tile_problem import (
     Channel,
     Ints,
@@ -120,8 +121,8 @@ class Moving:
     """More than one where a descriptor has too few dims."""
 
 
-def moving(operand: TileOperand, box: TileBox, channel: Channel) -> Moving:
-    """What it costs to move one part of an operand through an engine."""
+def moving(operand: TileOperand, box: TileBox, channel: Channel, padded: Ints | int = 0) -> Moving:
+    """What it costs to move one part of an operand through an engine, with so many bytes of padding that it writes."""
     run = np.full_like(box.elements, float(operand.element_bytes))
     rows, commands = np.ones_like(run), np.ones_like(run)
     groups = np.zeros(run.shape, np.int64)
@@ -140,7 +141,7 @@ def moving(operand: TileOperand, box: TileBox, channel: Channel) -> Moving:
         # A row in a scope is as long as whole granules, and the next one begins after that.
         ends_row = operand.scope is not None and number == len(box.extents) - operand.adjoining
         running = running & whole & ((run % operand.granule == 0) if ends_row else True)
-    cycles = transfer_cycles(np.maximum(rows, 1), run, channel.rate, channel.row_overhead)
+    cycles = channel.cost.cycles(np.maximum(rows, 1), run, padded)
     return Moving(np.ceil(cycles), np.ceil(np.maximum(commands, 1)))
 
 
@@ -157,6 +158,14 @@ class Tiles:
     """The size in every dim."""
     ones: Ints
     """A one for each tile."""
+
+    @cached_property
+    def times(self) -> dict[Hashable, NestTime]:
+        """
+        The nests of this problem that have been timed, by their tile, loops and slots. Those of a problem with scopes
+        of other sizes, or with other slots asked for, are among them: it tries others, but they take as long.
+        """
+        return _times_of(self.problem.dims, self.problem.operands, self.problem.works)
 
     @cached_property
     def trips(self) -> list[Ints]:
@@ -185,7 +194,19 @@ class Tiles:
 
     def _moves(self, ways: Sequence[tuple[Channel, ...]]) -> list[list[Moving]]:
         triples = zip(self.problem.operands, self.boxes, ways, strict=True)
-        return [[moving(operand, box, channel) for channel in way] for operand, box, way in triples]
+        return [
+            [moving(operand, box, channel, self._padded(operand, box, channel)) for channel in way]
+            for operand, box, way in triples
+        ]
+
+    def _padded(self, operand: TileOperand, box: TileBox, channel: Channel) -> Ints | int:
+        """The bytes of padding that the engine writes around a part: what the tile has, and the tensor has not."""
+        if channel.padding is None or not channel.pad_max or operand.padding is None:
+            return 0
+        held = self.ones * operand.element_bytes
+        for size in operand.part(self.tile):
+            held = held * size
+        return np.ceil(held - box.elements * operand.element_bytes)
 
     @cached_property
     def computing(self) -> list[Moving]:
@@ -193,11 +214,18 @@ class Tiles:
         found: list[Moving] = []
         for work in self.problem.works:
             if work.channel is None:
-                found.append(Moving(self.ones * (work.depth + work.interval * work.iterations(self.tile)), self.ones))
+                found.append(Moving(self.ones * work.cycles(self.tile), self.ones))
                 continue
             number = moved_operand(self.problem, work)
             found.append(moving(self.problem.operands[number], self.boxes[number], work.channel))
         return found
+
+
+@lru_cache(maxsize=32)
+def _times_of(
+    dims: tuple[TileDim, ...], operands: tuple[TileOperand, ...], works: tuple[TileOp, ...]
+) -> dict[Hashable, NestTime]:
+    return {}
 
 
 def moved_operand(problem: TileProblem, work: TileOp) -> int:
@@ -215,6 +243,10 @@ def level_of(operand: TileOperand, loops: Sequence[int]) -> int:
     return 0
 
 
+WAYS: tuple[Skewed, ...] = ("outer", "nested")
+"""The loops that are skewed when a tile is timed."""
+
+
 def time_of_tile(tiles: Tiles, index: int, loops: Sequence[int], depths: Mapping[str, int]) -> NestTime:
     """
     How long the nest of one of the tiles takes, its loops skewed or not, with so many slots in each scope for what is
@@ -228,11 +260,18 @@ def time_of_tile(tiles: Tiles, index: int, loops: Sequence[int], depths: Mapping
         for leaves, way in ((False, operand.fetch), (True, operand.put)):
             for hop, channel in enumerate(way[:-1]):
                 slots[_between(number, hop, leaves=leaves)] = depths.get(channel.scope or "", 1)
+    key = tuple(int(size[index]) for size in tiles.tile), tuple(loops), tuple(slots.items())
+    if (known := tiles.times.get(key)) is not None:
+        return known
     nest = tuple(_nest(tiles, index, loops))
     unskewed = time_of(nest, slots)
-    other = skewed(nest, slots)
-    found = unskewed if other == nest else min(unskewed, time_of(other, slots), key=lambda time: time.cycles)
-    return replace(found, unskewed_cycles=unskewed.cycles)
+    found, seen = unskewed, [nest]
+    for way in WAYS:
+        if (other := skewed(nest, slots, way)) not in seen:
+            seen.append(other)
+            found = min(found, time_of(other, slots), key=lambda time: time.cycles)
+    found = tiles.times[key] = replace(found, unskewed_cycles=unskewed.cycles)
+    return found
 
 
 def _nest(tiles: Tiles, index: int, loops: Sequence[int]) -> list[TimedStep | TimedLoop]:
@@ -372,11 +411,14 @@ def picojoules(tiles: Tiles, loops: Sequence[int], counts: Sequence[Ints]) -> In
         total = total + times * prod((tiles.tile[dim] for dim in work.dims), start=work.picojoules)
         for number, each in work.touches:
             operand = problem.operands[number]
-            touched = (
-                tiles.tile[dim] if operand.depends_on(dim) else -(-tiles.tile[dim] // blocks.get(dim, 1))
-                for dim in work.dims
-            )
-            total = total + times * prod(touched, start=operand.element_bytes * each)
+            if number == work.stationary:
+                touched = prod(tiles.tile[dim] for dim in work.moving) * repeats_of(work.loops(tiles.tile))
+            else:
+                touched = prod(
+                    tiles.tile[dim] if operand.depends_on(dim) else -(-tiles.tile[dim] // blocks.get(dim, 1))
+                    for dim in work.dims
+                )
+            total = total + times * touched * (operand.element_bytes * each)
         if work.channel is not None:
             number = moved_operand(problem, work)
             carried = tiles.boxes[number].elements * problem.operands[number].element_bytes
@@ -490,8 +532,9 @@ class Estimates:
 
     def bound(self) -> Ints:
         """
-        Cycles that no number of slots goes below: what each unit and bus is asked for, and the ops that reduce with the
-        fetches that the first of them needs before and the last store behind them.
+        Cycles that no number of slots that may be tried goes below: what each unit and bus is asked for, and the ops
+        that reduce with the fetches that the first of them needs before and the last store behind them. With one slot
+        none of these ops runs while a unit fetches what it reads.
         """
         problem, least = self.tiles.problem, self.tiles.ones * 0.0
         for name, cycles in self._busy.items():
@@ -507,6 +550,13 @@ class Estimates:
             puts = [self._once(o.put, self.tiles.puts[n]) for n, o in enumerate(problem.operands)]
             ends = (np.max([*each, least * 0], axis=0) for each in (fetches, puts))
             least = np.maximum(least, sum(ends, times * cost.cycles))
+            if problem.depth == 1:
+                fetching: dict[str, Ints] = {}
+                for n in {n for n in work.reads if problem.operands[n].fetch}:
+                    unit, cycles = problem.operands[n].fetch[-1].unit, self.tiles.fetches[n][-1].cycles
+                    fetching[unit] = fetching.get(unit, 0) + self.counts[n] * cycles
+                for cycles in fetching.values():
+                    least = np.maximum(least, cycles + times * cost.cycles)
         return least
 
     def _once(self, way: Sequence[Channel], costs: Sequence[Moving]) -> Ints:

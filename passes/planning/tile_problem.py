@@ -21,6 +21,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from penstock.dialects.cycles import Cycles, Loop, Timing, loops_of
+from penstock.passes.planning.pipelining import TransferCost
+
 Ints = NDArray[Any]
 """Numbers of many tiles at once: one element for each."""
 
@@ -172,6 +175,15 @@ class Channel:
     """Where it puts things; None off chip."""
     picojoules: float = 0.0
     """Of a byte that it moves; of an engine that computes on the way, without what the op touches."""
+    burst: tuple[int, int] | None = None
+    """The bytes of the bursts that rows are cut into, and the cycles that each takes besides them."""
+    padding: tuple[int, int] | None = None
+    """Bytes of padding in so many cycles; None where it takes no time."""
+
+    @property
+    def cost(self) -> TransferCost:
+        """How long a transfer occupies its bus."""
+        return TransferCost(self.rate, self.row_overhead, self.burst, self.padding)
 
 
 @dataclass(frozen=True)
@@ -228,8 +240,8 @@ class TileOp:
     """Operands, by number."""
     writes: int
     """The operand that it writes, by number."""
-    interval: int = 1
-    """Cycles from one application to the next."""
+    interval: int | Cycles = 1
+    """Cycles from one application to the next; an expression names the dims in the order of `dims`."""
     depth: int = 0
     """Cycles that it takes beyond its applications."""
     blocks: tuple[tuple[int, int], ...] = ()
@@ -242,11 +254,28 @@ class TileOp:
     """Of the operations of one point of its domain."""
     touches: tuple[tuple[int, float], ...] = ()
     """The operands that every application touches, by number, and the picojoules of a byte: read, written, or both."""
+    stationary: int | None = None
+    """The operand of which the unit keeps a block while it is reused, by number."""
+    load: int | Cycles | None = None
+    """Cycles to load a block of it."""
+    moving: tuple[int, ...] = ()
+    """The dims that move through it; others that move through the result are inside of all loops."""
+    parallel: tuple[int, ...] = ()
+    """The dims that move through the result."""
 
-    def iterations(self, tile: Sequence[int | Ints]) -> int | Ints:
-        """The applications that one tile takes."""
+    def loops(self, tile: Sequence[int | Ints]) -> tuple[Loop, ...]:
+        """The domain of one tile in blocks, as a command iterates over it."""
         blocks = dict(self.blocks)
-        return prod(-(-tile[dim] // blocks.get(dim, 1)) for dim in self.dims)
+        return loops_of(
+            [tile[dim] for dim in self.dims],
+            [(place, blocks[dim]) if dim in blocks else (None, 1) for place, dim in enumerate(self.dims)],
+            [dim in self.moving for dim in self.dims],
+            [dim in self.parallel for dim in self.dims],
+        )
+
+    def cycles(self, tile: Sequence[int | Ints]) -> int | Ints:
+        """What a unit takes for one tile: what it keeps is loaded anew for each."""
+        return self.depth + Timing(self.interval, self.load).cycles(self.loops(tile))
 
 
 @dataclass(frozen=True)

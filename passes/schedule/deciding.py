@@ -172,13 +172,22 @@ def given_key(ctx: Context, kernel: func.FuncOp) -> Hashable:
     return None if given is None else structure_of(given.body, names=False, located=False)[0]
 
 
-def copy_section(ctx: Context, section: str, source: func.FuncOp, kernel: func.FuncOp) -> None:
-    """Write down a section of the schedule of `source` for a kernel that became what `source` did."""
-    copied = sequence_of(ctx, source)
+def written_section(ctx: Context, section: str, kernel: func.FuncOp) -> transform.NamedSequenceOp:
+    """A section of the schedule that has been applied to a kernel, by itself."""
+    applied = sequence_of(ctx, kernel)
+    copied = new_sequence(kernel.sym_name.data)
+    values: dict[SSAValue, SSAValue] = {kernel_in(applied, section): copied.body.block.args[0]}
+    for op in section_of(applied, section):
+        copied.body.block.add_op(op.clone(values))
+    return copied
+
+
+def copy_section(ctx: Context, section: str, written: transform.NamedSequenceOp, kernel: func.FuncOp) -> None:
+    """Write down a section of the schedule of another kernel for one that became what that did."""
     schedule = Schedule(kernel, None, sequence_of(ctx, kernel))
     schedule.enter(section)
-    values: dict[SSAValue, SSAValue] = {kernel_in(copied, section): schedule.kernel}
-    for op in section_of(copied, section):
+    values: dict[SSAValue, SSAValue] = {written.body.block.args[0]: schedule.kernel}
+    for op in written.body.block.ops:
         schedule.sequence.body.block.add_op(op.clone(values))
 
 

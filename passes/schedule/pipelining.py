@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from xdsl.dialects import scf
+from xdsl.dialects import func, scf
+from xdsl.ir import Block, Operation
 
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import BufferOp, RingOp
+from penstock.passes.analysis.loops import loops_around
 from penstock.passes.schedule.command_rings import is_filled_first
 from penstock.passes.schedule.ordering import order, require_tokens
-from penstock.passes.schedule.ordering.accesses import commands_of
+from penstock.passes.schedule.ordering.accesses import CommandInfo, commands_of
 from penstock.passes.schedule.ordering.tokens import strip
 from penstock.passes.schedule.rings import Candidate, loops_of_ring, require_room, require_turns, rotate, why_no_turns
 from penstock.passes.schedule.scope_offsets import NoRoom, ScopeOffsets
@@ -52,19 +54,11 @@ def pipeline_commands(
         require_room(made, partial(_replan, offsets, not fixed_offsets))
         if not fixed_offsets:
             offsets.spread()
-        skewed, commands = list[int](), commands_of(function, target) if loops else None
-        for loop in [op for op in function.walk(reverse=True) if isinstance(op, scf.ForOp)] if loops else ():
-            if loop.body.block not in bodies:
-                continue
-            split = split_of(loop, commands or ())
-            if not isinstance(split, str):
-                skewed.append(bodies.index(loop.body.block))
-                rewrite(split)
-                # What the inner loops became is looked at anew.
-                commands = commands_of(function, target)
-            elif not where_possible:
-                raise UserError(f"this loop cannot be skewed: {split}", loc=location_of(loop))
+        commands = commands_of(function, target) if loops else None
+        skewed = _skew(function, target, bodies, commands or (), where_possible) if loops else []
         if skewed:
+            # What the inner loops became is looked at anew.
+            commands = commands_of(function, target)
             offsets.changed()
             if not offsets.keep_apart():
                 raise NoRoom("the scopes have no room for the buffers of skewed loops", skewed=True)
@@ -74,6 +68,37 @@ def pipeline_commands(
         if not fixed_offsets and not offsets.is_planned():
             raise NoRoom("the scopes have no room for iterations that overlap")
     return list(made), sorted(skewed)
+
+
+def _skew(
+    function: func.FuncOp,
+    target: TargetOp,
+    bodies: Sequence[Block],
+    commands: Sequence[CommandInfo],
+    where_possible: bool,
+) -> list[int]:
+    """Skew the loops with these bodies, in their order; returns the numbers of those that were."""
+    skewed = dict[int, None]()
+    around = set[Operation]()
+    why: UserError | None = None
+    # A loop that is not skewed as it is may be once those inside of it are.
+    for _ in range(2):
+        why = None
+        for number, body in enumerate(bodies):
+            loop = body.parent_op()
+            if number in skewed or not isinstance(loop, scf.ForOp) or not function.is_ancestor(loop):
+                continue
+            split = split_of(loop, commands, nested=loop in around)
+            if isinstance(split, str):
+                why = why or UserError(f"this loop cannot be skewed: {split}", loc=location_of(loop))
+                continue
+            skewed[number] = None
+            around.update(loops_around(loop))
+            rewrite(split)
+            commands = commands_of(function, target)
+    if why is not None and not where_possible:
+        raise why
+    return list(skewed)
 
 
 def _replan(offsets: ScopeOffsets, move: bool) -> str | None:

@@ -8,13 +8,10 @@ from dataclasses import replace
 from xdsl.dialects import func, scf
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i64
 from xdsl.ir import Operation
-from xdsl.rewriter import InsertPoint, Rewriter
 
-from penstock.dialects.accel import BarrierOp
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.machine import TargetOp, find_target
 from penstock.dialects.mem import ScopedAllocation
-from penstock.passes.analysis.commands.program import CommandOp
 from penstock.passes.analysis.loops import loops_around
 from penstock.passes.analysis.memory.liveness import ProgramTime
 from penstock.passes.analysis.memory.memory_problems import (
@@ -22,6 +19,7 @@ from penstock.passes.analysis.memory.memory_problems import (
     function_problems,
     written_plan,
 )
+from penstock.passes.planning.banks import apart
 from penstock.passes.planning.problem import Buffer, Interval, Limits, Plan, Problem, conflicts, height, merge_intervals
 from penstock.passes.planning.registry import solve
 
@@ -174,11 +172,10 @@ class ScopeOffsets:
         """Find offsets with which buffers of other lifetimes do not share bytes; False if there may be none."""
         offsets = written_plan(memory).offsets
         held = (each if each.id.startswith(_KEPT) else replace(each, offset=offsets[each.id]) for each in wanted)
-        capacity = memory.problem.capacity
-        if self._is_plan([replace(memory, problem=Problem(tuple(held), capacity))]):
+        if self._is_plan([replace(memory, problem=replace(memory.problem, buffers=tuple(held)))]):
             return True
         free = (each if each.id.startswith(_KEPT) else replace(each, offset=None) for each in wanted)
-        if (plan := _plan(Problem(tuple(free), capacity))) is None:
+        if (plan := _plan(replace(memory.problem, buffers=tuple(free)))) is None:
             return False
         _write(memory, plan)
         return True
@@ -198,14 +195,7 @@ class ScopeOffsets:
     def _in_program_order(self) -> list[MemoryProblem]:
         """The problems, with the offsets that the buffers have now, if each command ends before the next begins."""
         if self._problems is None:
-            barriers: list[BarrierOp] = []
-            for op in list(self.function.walk()):
-                if isinstance(op, CommandOp):
-                    barriers.append(BarrierOp())
-                    Rewriter.insert_op(barriers[-1], InsertPoint.after(op))
-            self._problems = self._find()
-            for barrier in barriers:
-                Rewriter.erase_op(barrier)
+            self._problems = self._find(race_free=True)
         found: list[MemoryProblem] = []
         for memory in self._problems:
             offsets = written_plan(memory).offsets
@@ -213,18 +203,21 @@ class ScopeOffsets:
                 each if each.id.startswith(_KEPT) else replace(each, offset=offsets.get(each.id))
                 for each in memory.problem.buffers
             )
-            found.append(replace(memory, problem=Problem(tuple(buffers), memory.problem.capacity)))
+            found.append(replace(memory, problem=replace(memory.problem, buffers=tuple(buffers))))
         return found
 
-    def _find(self) -> list[MemoryProblem]:
-        """Of each scope the kernel's buffers, and what others hold there."""
+    def _find(self, *, race_free: bool = False) -> list[MemoryProblem]:
+        """
+        Of each scope the kernel's buffers, and what others hold there; if `race_free`, no command in flight keeps a
+        buffer alive.
+        """
         found: list[MemoryProblem] = []
-        for memory in function_problems(self.function, self.target):
+        for memory in function_problems(self.function, self.target, race_free=race_free):
             held = tuple(
                 Buffer(f"{_KEPT}{low}", (_ALWAYS,), high - low, offset=low)
                 for low, high in self._kept.get(memory.scope or "", ())
             )
-            problem = Problem((*memory.problem.buffers, *held), memory.problem.capacity)
+            problem = replace(memory.problem, buffers=(*memory.problem.buffers, *held))
             found.append(replace(memory, problem=problem))
         return found
 
@@ -261,4 +254,4 @@ def _plan(problem: Problem) -> Plan | None:
     capacity = problem.capacity
     assert capacity is not None
     plan = solve(problem, limits=Limits(steps=_MAX_STEPS, good_enough=capacity)).plan
-    return plan if plan is not None and height(problem, plan) <= capacity else None
+    return apart(problem, plan) if plan is not None and height(problem, plan) <= capacity else None

@@ -12,8 +12,8 @@ from xdsl.dialects import transform
 from xdsl.dialects.builtin import DictionaryAttr, UnitAttr
 from xdsl.ir import Block, Operation, Region, SSAValue
 
+from penstock.dialects.upstream.handle_ops import ANY_OP
 from penstock.dialects.upstream.transform import (
-    ANY_OP,
     CastHandleOp,
     GetConsumersOfResultOp,
     GetDefiningOp,

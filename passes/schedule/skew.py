@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from xdsl.builder import Builder
 from xdsl.dialects import arith, func, scf
@@ -44,8 +45,11 @@ class Skew:
     """The last part."""
 
 
-def split_of(loop: scf.ForOp, commands: Sequence[CommandInfo]) -> Skew | str:
-    """How the iterations of a loop are divided, or why it is not skewed, in words."""
+def split_of(loop: scf.ForOp, commands: Sequence[CommandInfo], *, nested: bool = False) -> Skew | str:
+    """
+    How the iterations of a loop are divided, or why it is not skewed, in words; if it is `nested`, the loops in it are
+    skewed, and what they begin with goes early.
+    """
     trips = trip_count(loop)
     if loop.results:
         return "it carries values"
@@ -61,11 +65,38 @@ def split_of(loop: scf.ForOp, commands: Sequence[CommandInfo]) -> Skew | str:
         return f"{other.name} at {location_of(other)} {'yields values' if other.results else 'is no command'}"
     reason = "no command of it waits for another unit while others of its own unit could go on"
     for position in _late(items, held) if len(items) > 1 else ():
-        split = _deal(loop, items[:position], items[position:], held)
-        if (found := _in_the_way(split, held) or _shared_buffer(split)) is None:
-            return split
-        reason = found
+        first, last = items[:position], items[position:]
+        for needed in dict.fromkeys((tuple(first), tuple(_needed(first, held, held[last[0]])))):
+            others = [item for item in items if item not in needed]
+            split = _before_loops(loop, needed, others) if nested else _deal(loop, needed, others, held)
+            if (found := _in_the_way(split, held) or _shared_buffer(split)) is None and split.early:
+                return split
+            reason = found or reason
     return reason
+
+
+def _before_loops(loop: scf.ForOp, first: Sequence[Operation], last: Sequence[Operation]) -> Skew:
+    """Of a first part only what is before its loops goes early: what an inner loop, itself skewed, begins with."""
+    early = list(takewhile(lambda item: not isinstance(item, scf.ForOp) or _is_one_command(item), first))
+    return Skew(loop, tuple(early), None, 0, tuple(first[len(early) :]), tuple(last))
+
+
+def _is_one_command(loop: scf.ForOp) -> bool:
+    """Whether a loop is of the pieces of a transfer."""
+    return sum(isinstance(op, CommandOp) for op in loop.walk()) == 1
+
+
+def _needed(
+    first: Sequence[Operation], held: Mapping[Operation, Sequence[CommandInfo]], late: Sequence[CommandInfo]
+) -> list[Operation]:
+    """What of a first part comes before others of it: without what the late stream does for the last part alone."""
+    streams, needed = {info.stream for info in late}, list[Operation]()
+    for item in reversed(first):
+        is_loose = isinstance(item, CommandOp) and all(info.stream in streams for info in held[item])
+        others = [info for each in needed for info in held[each]]
+        if not is_loose or any(may_conflict(info, other) for info in held[item] for other in others):
+            needed.insert(0, item)
+    return needed
 
 
 def _may_be_copied(op: Operation) -> bool:
@@ -147,7 +178,7 @@ def _shared_buffer(split: Skew) -> str | None:
             late = [any(part.is_ancestor(user) for part in split.late) for user in users]
             in_cut = [split.cut is not None and split.cut.is_ancestor(user) for user in users]
             early = [any(part.is_ancestor(user) for part in split.early) for user in users]
-            is_cut = split.cut is not None and not all(late) and (any(in_cut) or (any(early) and not all(early)))
+            is_cut = not all(late) and (any(in_cut) or (any(early) and not all(early)))
             if (any(late) and not all(late)) or is_cut:
                 name = op.memref.name_hint or "buffer"
                 return f"%{name} has one slot, and both parts of an iteration use it"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
@@ -15,10 +15,12 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.ir.affine import AffineDimExpr
 from xdsl.utils.hints import isa
 
+from penstock.dialects.cycles import Cycles
 from penstock.dialects.machine import DRAM, IMMEDIATE, DmaOp, IntrinsicOp, TargetOp
 from penstock.dialects.machine.energy import LEAKAGE, READ, TRANSFER, WRITE, operations_of
 from penstock.dialects.mem import element_bytes
 from penstock.passes.analysis.access import access_of, linear_form
+from penstock.passes.analysis.commands.descriptor import transfer_cost
 from penstock.passes.analysis.intrinsics import Match, candidates, choose_matches, pattern_of
 from penstock.passes.analysis.kernels import has_reduction
 from penstock.passes.analysis.scope_paths import intermediates, scope_path
@@ -192,6 +194,9 @@ class TiledOps:
                 continue
             own = self.dims[generic]
             intrinsic = match.intrinsic
+            timing = intrinsic.timing
+            kept = intrinsic.stationary_operand
+            stays = None if kept is None else match.buffers[kept]
             engine = None if intrinsic.dma_name is None else engines[intrinsic.dma_name]
             *inputs, output = self._used[generic]
             assert output is not None
@@ -200,14 +205,33 @@ class TiledOps:
                 dims=tuple(own[dim] for dim in range(generic.get_num_loops())),
                 reads=tuple(dict.fromkeys(number for number in inputs if number not in (None, output))),
                 writes=output,
-                interval=intrinsic.initiation_interval,
+                interval=_in_dims_of(match, timing.interval, generic.get_num_loops()),
                 depth=intrinsic.depth,
                 blocks=tuple((own[dim], most) for dim, (_, most) in match.blocks.items()),
                 channel=None if engine is None else _channel(engine, target, pattern_of(intrinsic).specs[-1].scope),
                 anchor=generic is self.anchor,
                 picojoules=_energy_of_point(intrinsic, target),
                 touches=tuple(_touches(match, self._used[generic], target)),
+                stationary=None if stays is None else self._used[generic][stays],
+                load=timing.load and _in_dims_of(match, timing.load, generic.get_num_loops()),
+                moving=() if stays is None else _dims_through(generic, stays, own),
+                parallel=() if stays is None else _dims_through(generic, len(self._used[generic]) - 1, own),
             )
+
+
+def _in_dims_of(match: Match, cycles: Cycles | int, count: int) -> Cycles | int:
+    """Cycles of an application in the dims of the generic: names of those, in their order, then of others."""
+    if isinstance(cycles, int):
+        return cycles
+    names = {dim: name for dim, name in zip(match.dims, match.intrinsic.dims, strict=True) if dim is not None}
+    others = [name for name in match.intrinsic.dims if name not in names.values()]
+    return Cycles(cycles.text, (*(names.get(dim, "") for dim in range(count)), *others))
+
+
+def _dims_through(generic: GenericOp, number: int, own: Mapping[int, int]) -> tuple[int, ...]:
+    """The dims of the domain that move through an operand."""
+    used = generic.indexing_maps.data[number].data.used_dims()
+    return tuple(own[dim] for dim in range(generic.get_num_loops()) if dim in used)
 
 
 def _padding(value: SSAValue) -> tuple[tuple[int, int], ...] | None:
@@ -255,17 +279,20 @@ def _touches(match: Match, used: Sequence[int | None], target: TargetOp) -> Iter
 
 def _channel(engine: DmaOp, target: TargetOp, destination: str) -> Channel:
     energy, carrier = target.energy(), engine.bus_name or engine.sym_name.data
+    cost = transfer_cost(engine, target)
     return Channel(
         unit=engine.unit_name,
         bus=engine.bus_name,
-        rate=target.buses()[engine.bus_name].bytes_per_cycle if engine.bus_name is not None else (1, 0),
+        rate=cost.rate,
         latency=engine.latency_cycles,
-        row_overhead=engine.row_overhead_cycles,
+        row_overhead=cost.row_overhead,
         outstanding=engine.outstanding_limit,
         dims=engine.dim_count,
         pad_max=engine.pad_limit,
         scope=None if destination == DRAM else destination,
         picojoules=0.0 if energy is None else float(energy.picojoules(TRANSFER, carrier)),
+        burst=cost.burst,
+        padding=cost.padding,
     )
 
 

@@ -29,6 +29,7 @@ from penstock.passes.analysis.kernels import (
     machine_of,
     multiply_accumulates,
 )
+from penstock.passes.analysis.loops import trip_count
 from penstock.passes.analysis.memory.stated_scopes import (
     has_own_tiles,
     is_explicit,
@@ -39,6 +40,7 @@ from penstock.passes.generics import accumulate_in_place
 from penstock.passes.planning.tilers.registry import DEFAULT_TILER
 from penstock.passes.planning.tilers.registry import tiler as find_tiler
 from penstock.passes.planning.tiling import TIE, TilePlan
+from penstock.passes.tensor.lanes import points_in_lanes, sums_in_lanes
 from penstock.passes.tensor.outline import outline
 from penstock.passes.tensor.partition import (
     Coverage,
@@ -54,7 +56,6 @@ from penstock.passes.tensor.partition import (
 from penstock.passes.tensor.split_bodies import split_bodies
 from penstock.passes.tensor.tile_plan import estimated_plan
 from penstock.passes.tensor.tiled_kernels import cover_tiled
-from penstock.passes.tensor.unit_dims import drop_unit_dims
 
 
 def accumulate(kernel: func.FuncOp, target: TargetOp) -> None:
@@ -115,9 +116,7 @@ def faster_apart(
         return None
     apart = 0
     for part in _cut(kernel, (first, rest)):
-        module = part.parent_op()
-        assert isinstance(module, ModuleOp)
-        drop_unit_dims(part, module)
+        points_in_lanes(part, target)
         own = trial(part, target, tiler)
         if isinstance(own, str) or own.time is None:
             return None
@@ -174,11 +173,11 @@ _IN_A_BRANCH = (
 
 
 def _called_in_branches(module: ModuleOp) -> set[str]:
-    """The functions that are called in an `scf.if`."""
+    """The functions that are called where a run decides whether, or how often."""
     return {
         call.callee.string_value()
         for branch in module.walk()
-        if isinstance(branch, scf.IfOp)
+        if isinstance(branch, scf.IfOp | scf.WhileOp) or (isinstance(branch, scf.ForOp) and trip_count(branch) is None)
         for call in branch.walk()
         if isinstance(call, func.CallOp)
     }
@@ -234,9 +233,10 @@ class AssignDevicesPass(ModulePass):
     follows a contraction becomes a kernel of its own where the planner of tiles finds that faster: see `faster_apart`.
     Which tiles fit, and what they cost, `tiler` says (`passes/planning/tilers/registry`); if it is not the one that
     tiles by default, kernels on the machine have its name in their attribute `tiler`, and `tile` asks the same.
-    A kernel that a branch of `@main` calls runs on the host, wherever it is called: the commands that a machine gets
-    are proved free of hazards for all runs.
-    Pointwise kernels on the machine lose dims of size 1 that would leave lanes unused. The reason for the host is in
+    A kernel that a branch of `@main` calls, or a loop whose trip count a run decides, runs on the host,
+    wherever it is called: the commands that a machine gets are proved free of hazards for all runs.
+    Kernels on the machine lose dims of size 1, and pointwise ones have dims collapsed, that would leave lanes unused:
+    see `lanes.py`. The reason for the host is in
     `device_remark`, the multiply-accumulates of each kernel in `macs`, and the bytes that it hands to another device in
     `crossing`.
 
@@ -316,6 +316,8 @@ class AssignDevicesPass(ModulePass):
         if target is not None and is_tiled:
             self._assign_tiled(kernel, target, machine)
             return
+        if target is not None:
+            sums_in_lanes(kernel, target)
         generics = [] if is_tiled else [o for o in kernel.body.block.ops if isinstance(o, GenericOp)]
         if target is not None:
             generics = split_bodies(generics, target)
@@ -359,12 +361,11 @@ class AssignDevicesPass(ModulePass):
         parts = [kernel]
         if len(segments) > 1:
             parts = outline(kernel, [segment.generics for segment in segments])
-        module = parts[0].parent_op()
-        assert isinstance(module, ModuleOp)
         for part, segment in zip(parts, segments, strict=True):
-            if segment.on_machine:
-                drop_unit_dims(part, module)
-            plan = trial(part, target, self.tiler) if segment.on_machine and target is not None else None
+            plan = None
+            if segment.on_machine and target is not None:
+                points_in_lanes(part, target)
+                plan = trial(part, target, self.tiler)
             if not isinstance(plan, str):
                 apart = None
                 if plan is not None and target is not None and self.weigh_fusion:

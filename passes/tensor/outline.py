@@ -50,7 +50,9 @@ def outline(kernel: func.FuncOp, groups: Sequence[Sequence[GenericOp | scf.ForOp
             for part, views, operands, values in zip(parts, before, taken, results, strict=True):
                 _clone_before(call, views, known)
                 piece = func.CallOp(part.sym_name.data, [known[v] for v in operands], [v.type for v in values])
+                piece.attributes.update(call.attributes)
                 piece.location = call.location
+                piece.attributes.update(call.attributes)
                 Rewriter.insert_op(piece, InsertPoint.before(call))
                 known.update(zip(values, piece.results, strict=True))
             _clone_before(call, after, known)

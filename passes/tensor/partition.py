@@ -45,6 +45,8 @@ class Coverage:
 
     match: Match
     in_place: int | None
+    cycles: int
+    """In which the intrinsic issues all of the generic, if nothing is in its way."""
 
 
 @dataclass
@@ -69,8 +71,8 @@ def choose(generic: GenericOp, target: TargetOp) -> Coverage | str:
     for number, variant in variants:
         found, more = candidates(variant, target)
         failures += more
-        choices += [Coverage(match, number) for match in found]
-    choices += [Coverage(match, None) for match in matches]
+        choices += [Coverage(match, number, match.cycles(variant)) for match in found]
+    choices += [Coverage(match, None, match.cycles(access)) for match in matches]
     if choices:
         # What was just computed is on the chip: an engine that reads it off chip comes last.
         return next((each for each in choices if not _fetches_computed(generic, each)), choices[0])
@@ -250,11 +252,8 @@ def cycles_of(
         operations = sum(scalar_operations(generic, processor) for generic in segment.generics)
         return float(operations * processor.cycles_per_op + sum(sizes) * processor.cycles_per_byte)
     per_byte, per_transfer = _transfer_costs(target)
-    issues = sum(
-        choice.match.intrinsic.initiation_interval * choice.match.issues(_extents(generic))
-        for generic in segment.generics
-        if isinstance(choice := choices[generic], Coverage)
-    )
+    found = [choices[generic] for generic in segment.generics]
+    issues = sum(choice.cycles for choice in found if isinstance(choice, Coverage))
     return issues + sum(sizes) * per_byte + len(sizes) * per_transfer
 
 
@@ -262,11 +261,7 @@ def least_cycles(segment: Segment, choices: Mapping[GenericOp, Coverage], target
     """The cycles that no schedule on the machine goes below: its longest op, or all bytes over all buses at once."""
     rates = [Fraction(*bus.bytes_per_cycle) for bus in target.buses().values()]
     moved = Fraction(sum(_bytes(value) for value in _boundary(segment)))
-    issues = [
-        choice.match.intrinsic.initiation_interval * choice.match.issues(_extents(generic))
-        for generic, choice in choices.items()
-        if generic in segment.generics
-    ]
+    issues = [choice.cycles for generic, choice in choices.items() if generic in segment.generics]
     unlimited = not rates or any(dma.bus_name is None for dma in target.dmas().values())
     latency = min((dma.latency_cycles for dma in target.dmas().values()), default=0)
     # Something is loaded before anything happens, and what is computed last is stored after it.
@@ -287,10 +282,6 @@ def _contracts(segment: Segment) -> bool:
 
 def _chosen(segment: Segment, choices: dict[GenericOp, Coverage | str]) -> list[Coverage]:
     return [choice for generic in segment.generics if isinstance(choice := choices[generic], Coverage)]
-
-
-def _extents(generic: GenericOp) -> tuple[int, ...]:
-    return tuple(generic.get_static_loop_ranges())
 
 
 def _boundary(segment: Segment) -> list[SSAValue]:

@@ -93,6 +93,7 @@ def _reshape_call(call: func.CallOp, kernel: func.FuncOp, shapes: Mapping[SSAVal
         for value in returned.operands
     ]
     made = func.CallOp(call.callee, arguments, types)
+    made.attributes.update(call.attributes)
     made.location = call.location
     Rewriter.insert_op(made, InsertPoint.before(call))
     results: list[SSAValue] = []

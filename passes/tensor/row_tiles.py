@@ -23,7 +23,7 @@ from penstock.dialects.machine import ProcessorOp, TargetOp, ints_of
 from penstock.dialects.mem import element_bytes
 from penstock.passes.analysis.kernels import has_reduction
 from penstock.passes.analysis.work import domain_of, vector_unit
-from penstock.passes.planning.register_blocks import room_of
+from penstock.passes.planning.register_blocks import SHORTEST_VECTOR, room_of
 from penstock.passes.schedule.inlining import loops_of_elements
 from penstock.passes.schedule.primitives.rfactor import is_splittable
 from penstock.passes.schedule.primitives.tile import led_to
@@ -32,9 +32,6 @@ from penstock.passes.schedule.tile_nest import result_dims
 
 _CHEAP = (arith.AddfOp, arith.MulfOp, arith.NegfOp, arith.SubfOp)
 """What is computed anew for each of several readers."""
-
-SHORTEST_VECTOR = 16
-"""Bytes of the shortest vectors of processors, whose elements are combined one by one."""
 
 Cuts = dict[Operation, dict[int, int]]
 """For each op the dims of its domain of which a tile has a part, and the dims of the last op that they follow."""

@@ -47,7 +47,7 @@ def misplaced(kernel: func.FuncOp, target: TargetOp) -> str | None:
             scope = matches[generic].scope_of_operand(number)
             producer = _made_by(value)
             here = DRAM if producer is None else matches[producer].scope_of_operand(len(producer.inputs))
-            if (reason := _unpadded(value, matches[generic], number, target)) is not None:
+            if (reason := unpadded(value, matches[generic], number, target)) is not None:
                 return remark_on(generic, reason)
             if producer is not None and here != scope and scope_path(target, here, scope) is None:
                 return remark_on(
@@ -89,7 +89,7 @@ def _made_to_fit(held: Mapping[SSAValue, AbstractSet[SSAValue]], scope: ScopeOp)
     return needed
 
 
-def _unpadded(value: SSAValue, match: Match, number: int, target: TargetOp) -> str | None:
+def unpadded(value: SSAValue, match: Match, number: int, target: TargetOp) -> str | None:
     """Why a window of a padded tensor cannot be copied to where an operand is read; None if it can, and for others."""
     padded, scope = sliced_of(_root(value)), match.scope_of_operand(number)
     if not isinstance(pad := padded.owner, tensor.PadOp):

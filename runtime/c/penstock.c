@@ -240,6 +240,12 @@ static int read_tensors(penstock_plan *plan, const message *error) {
   for (uint32_t number = 0; number < plan->counts[1]; ++number) {
     plan->weights[number] = weights + plan->tensors[plan->counts[0] + number].offset;
   }
+  for (uint32_t number = 0; number < plan->counts[0] + plan->counts[1] + plan->counts[2]; ++number) {
+    const int64_t *shape = (const int64_t *)(plan->table + plan->tensors[number].shape);
+    for (uint32_t dim = 0; dim < plan->tensors[number].rank; ++dim) {
+      if (shape[dim] < 0) return fail(error, "the plan has sizes that only a run knows, which this reader cannot give");
+    }
+  }
   return 1;
 }
 

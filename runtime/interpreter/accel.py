@@ -157,7 +157,7 @@ def _exec(execution: Execution, op: accel.ExecOp, args: Sequence[Any]) -> Sequen
         reads=[touch for touch, read in zip(touches, evaluator.reads, strict=True) if read],
         writes=touches[-1:],
         perform=lambda: evaluator.run(arrays, prepared.extents, ordered=execution.ordered),
-        overwrites=not evaluator.reads[-1] and buffers[-1] not in buffers[:-1],
+        overwrites=not evaluator.reads[-1] and not any(map(touches[-1].is_in_place_of, touches[:-1])),
     )
     return (execution.interleaving.issue(command),)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from xdsl.dialects import func, scf
+from xdsl.dialects import cf, func, scf
 from xdsl.ir import Block, Operation, Region, SSAValue
 
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
+from penstock.dialects.upstream.cf import cases_of, handed_to_successors
 from penstock.runtime.interpreter.registry import emits
 from penstock.runtime.interpreter.source import SourceWriter
 
@@ -93,10 +94,57 @@ def _emit_branch(writer: SourceWriter, region: Region, results: Sequence[SSAValu
 
 @emits(scf.ExecuteRegionOp)
 def _emit_execute_region(writer: SourceWriter, op: scf.ExecuteRegionOp) -> None:
-    if len(op.region.blocks) != 1:
-        raise UserError("a region of several blocks is not interpreted", loc=location_of(op), status=UNSUPPORTED)
-    _emit_branch(writer, op.region, op.results)
+    if len(op.region.blocks) == 1:
+        _emit_branch(writer, op.region, op.results)
+    else:
+        _emit_blocks(writer, op.region, op.results)
     writer.defined(op.results)
+
+
+def _emit_blocks(writer: SourceWriter, region: Region, results: Sequence[SSAValue]) -> None:
+    """A region of several blocks: a loop that executes the block whose number a variable holds."""
+    numbers = {block: number for number, block in enumerate(region.blocks)}
+    at = writer.bind(region, "block")
+    writer.line(f"{at} = 0")
+    writer.line("while True:")
+    with writer.indented():
+        for block, number in numbers.items():
+            writer.line(f"{'elif' if number else 'if'} {at} == {number}:")
+            with writer.indented():
+                writer.defined(block.args if number else ())
+                *ops, terminator = block.ops
+                writer.ops(ops)
+                match terminator:
+                    case func.ReturnOp():
+                        writer.ops([terminator])
+                    case scf.YieldOp():
+                        _assign_all(writer, results, [writer.name(value) for value in terminator.operands])
+                        writer.line("break")
+                    case _:
+                        _emit_jump(writer, terminator, at, numbers)
+
+
+def _emit_jump(writer: SourceWriter, terminator: Operation, at: str, numbers: Mapping[Block, int]) -> None:
+    """Set the number of the block that comes next, and its arguments."""
+    successors = handed_to_successors(terminator)
+    match terminator:
+        case cf.BranchOp():
+            conditions = ["if True:"]
+        case cf.ConditionalBranchOp():
+            conditions = [f"if {writer.name(terminator.cond)}:", "else:"]
+        case cf.SwitchOp():
+            cases = cases_of(terminator)
+            flag = writer.name(terminator.flag)
+            conditions = [f"{'elif' if n else 'if'} {flag} == {case}:" for n, case in enumerate(cases)]
+            conditions.append("else:" if cases else "if True:")
+            successors = [*successors[1:], successors[0]]
+        case _:
+            raise UserError(f"{terminator.name} is not interpreted", loc=location_of(terminator), status=UNSUPPORTED)
+    for condition, (target, values) in zip(conditions, successors, strict=True):
+        writer.line(condition)
+        with writer.indented():
+            _assign_all(writer, target.args, [writer.name(value) for value in values])
+            writer.line(f"{at} = {numbers[target]}")
 
 
 @emits(scf.IndexSwitchOp)
@@ -116,13 +164,22 @@ def _emit_index_switch(writer: SourceWriter, op: scf.IndexSwitchOp) -> None:
 @emits(scf.WhileOp)
 def _emit_while(writer: SourceWriter, op: scf.WhileOp) -> None:
     before, after = op.before_region.block, op.after_region.block
-    _assign_all(writer, before.args, [writer.name(value) for value in op.arguments])
+    leaving, ending = before.last_op, after.last_op
+    assert leaving is not None
+    assert ending is not None
+    _assign_all(writer, before.args, [
+        _handed_on(writer, op, number, value, argument)
+        for number, (value, argument) in enumerate(zip(op.arguments, before.args, strict=True))
+    ])  # fmt: skip
     writer.line("while True:")
     with writer.indented():
         writer.defined(before.args)
         ops, (condition, *handed) = _body(before)
         writer.ops(ops)
-        names = [writer.name(value) for value in handed]
+        names = [
+            _handed_on(writer, leaving, number, value, argument)
+            for number, (value, argument) in enumerate(zip(handed, after.args, strict=True), 1)
+        ]
         writer.line(f"if not {writer.name(condition)}:")
         with writer.indented():
             _assign_all(writer, op.results, names)
@@ -131,8 +188,22 @@ def _emit_while(writer: SourceWriter, op: scf.WhileOp) -> None:
         writer.defined(after.args)
         ops, yielded = _body(after)
         writer.ops(ops)
-        _assign_all(writer, before.args, [writer.name(value) for value in yielded])
+        _assign_all(writer, before.args, [
+            _handed_on(writer, ending, number, value, argument)
+            for number, (value, argument) in enumerate(zip(yielded, before.args, strict=True))
+        ])  # fmt: skip
     writer.defined(op.results)
+
+
+@emits(cf.AssertOp)
+def _emit_assert(writer: SourceWriter, op: cf.AssertOp) -> None:
+    writer.line(f"if not {writer.name(op.arg)}:")
+    with writer.indented():
+        writer.line(f"{writer.bind(_refuse, 'refuse')}({writer.bind(op, 'op')})")
+
+
+def _refuse(op: cf.AssertOp) -> None:
+    raise UserError(op.msg.data, loc=location_of(op))
 
 
 @emits(scf.ParallelOp)
@@ -165,6 +236,16 @@ def _emit_parallel_loops(writer: SourceWriter, op: scf.ParallelOp, reduce: scf.R
         ops, (reduced,) = _body(region.block)
         writer.ops(ops)
         writer.assign(result, writer.name(reduced))
+
+
+@emits(func.FuncOp)
+def _emit_function(writer: SourceWriter, op: func.FuncOp) -> None:
+    block = op.body.blocks[0]
+    writer.defined(block.args)
+    if block.next_block is None:
+        writer.ops(block.ops)
+    else:
+        _emit_blocks(writer, op.body, ())
 
 
 @emits(func.CallOp)

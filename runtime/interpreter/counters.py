@@ -13,6 +13,7 @@ from xdsl.ir.affine import AffineMap
 from xdsl.utils.hints import isa
 
 from penstock.dialects import accel, machine, mem
+from penstock.dialects.cycles import Loop, loops_of, repeats_of
 from penstock.dialects.diagnostics import UserError, location_of
 from penstock.dialects.weights import Array
 from penstock.runtime.interpreter.domain import OperandAccess
@@ -129,7 +130,10 @@ class Applications:
     count: int
     """Applications: blocks of the intrinsic's shape, the last ones smaller."""
     elements: tuple[int, ...]
-    """Of each operand, over all applications: one that does not move through a dim is touched again by every block."""
+    """Of each operand, over all applications: one that does not move through a dim is touched again by every block, but
+    for the stationary one, of which each block is touched when it is loaded."""
+    loops: tuple[Loop, ...]
+    """The domain, in blocks."""
 
 
 def applications_of(op: accel.ExecOp, intrinsic: machine.IntrinsicOp) -> Applications:
@@ -151,6 +155,7 @@ def applications_of(op: accel.ExecOp, intrinsic: machine.IntrinsicOp) -> Applica
     ]
     taken: set[int] = set()
     blocks = list(extents)
+    covered: list[tuple[int | None, int]] = [(None, 1)] * len(extents)
     for dim in reversed(range(len(intrinsic.dims))):
         bounds = intrinsic.shape[dim]
         candidates = [
@@ -172,11 +177,17 @@ def applications_of(op: accel.ExecOp, intrinsic: machine.IntrinsicOp) -> Applica
             )
         taken.add(best)
         blocks[best] = counts[best]
+        covered[best] = dim, extents[best] if bounds is None else bounds[1]
+    stays = intrinsic.stationary_operand
+    moving = [[stride != 0 for stride in of_operand] for of_operand in strides]
+    loops = loops_of(extents, covered, [True] * len(extents) if stays is None else moving[stays], moving[-1])
     elements = [
         prod(extent if stride else count for extent, count, stride in zip(extents, blocks, of_operand, strict=True))
         for of_operand in strides
     ]
-    return Applications(prod(blocks), tuple(elements))
+    if stays is not None:
+        elements[stays] = prod(each.extent for each in loops if each.moves) * repeats_of(loops)
+    return Applications(prod(blocks), tuple(elements), loops)
 
 
 def _last_block(extent: int, largest: int) -> int:

@@ -166,6 +166,8 @@ def _reinterpret_cast(execution: Execution, op: memref.ReinterpretCastOp, args: 
     array = array_of(source)
     reach = sum((size - 1) * stride for size, stride in zip(array.shape, array.strides, strict=True)) // array.itemsize
     last = offset + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
+    if min(sizes, default=0) < 0:
+        raise UserError(f"the result has a size of {min(sizes)}", loc=location_of(op))
     if 0 not in sizes and (offset < 0 or last > reach or min(strides, default=0) < 0):
         raise UserError(
             f"the result reaches element {last} of memory that has {reach + 1}", loc=location_of(op)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-from xdsl.dialects.builtin import MemRefType, ModuleOp, TensorType
+from xdsl.dialects.builtin import DYNAMIC_INDEX, MemRefType, ModuleOp, TensorType
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, BlockArgument, Operation
+from xdsl.ir.affine import AffineSymExpr
 from xdsl.utils.hints import isa
 
 from penstock.dialects.diagnostics import UserError, location_of
@@ -19,7 +20,9 @@ from penstock.dialects.functions import (
     OUTPUT,
     WEIGHT,
     attribute_text,
-    body_block,
+    bounds_of,
+    entry_block,
+    shape_map,
 )
 from penstock.dialects.mem import memref_of
 from penstock.dialects.verification import find_invalid
@@ -101,7 +104,7 @@ def run_function(
     Memrefs are written in place. Options and faults are those of `run_module`.
     """
     function = _function(module, name)
-    arguments = body_block(function, "interpreted").args
+    arguments = entry_block(function, "interpreted").args
     if len(args) != len(arguments):
         raise UserError(f"@{name} takes {len(arguments)} arguments, {len(args)} are given", loc=location_of(function))
     with _invalid_is_a_user_error(module):
@@ -142,11 +145,14 @@ def main_arguments(main: FuncOp, inputs: Sequence[Array], weights: WeightStore) 
     arguments: list[Any] = []
     outputs: list[Array] = []
     given = list(inputs)
-    block = body_block(main, "interpreted")
+    block = entry_block(main, "interpreted")
     special = (WEIGHT, OUTPUT)
+    sizes: list[int] = []
     wanted = [arg for arg in block.args if all(attribute_text(main, arg.index, key) is None for key in special)]
     if len(wanted) != len(given):
         raise UserError(f"@main takes {len(wanted)} inputs, {len(given)} are given", loc=location_of(main))
+    if bounds := bounds_of(main):
+        sizes = _sizes_of(main, bounds, wanted, given)
     for argument in block.args:
         if (weight := attribute_text(main, argument.index, WEIGHT)) is not None:
             arguments.append(_checked(main, argument, weights[weight], f'weight "{weight}"'))
@@ -156,9 +162,29 @@ def main_arguments(main: FuncOp, inputs: Sequence[Array], weights: WeightStore) 
             arguments.append(_checked(main, argument, given.pop(0), title))
         else:
             type = memref_of(argument)
+            if (shape := shape_map(main, argument.index)) is not None:
+                type = MemRefType(type.element_type, shape.eval([], sizes))
             outputs.append(undefined_memref(type, dtype_of(type.element_type, main)))
             arguments.append(outputs[-1])
     return arguments, outputs
+
+
+def _sizes_of(
+    main: FuncOp, bounds: Mapping[str, int], arguments: Sequence[BlockArgument], arrays: Sequence[Array]
+) -> list[int]:
+    """The sizes that only a run knows, as the inputs have them; raises UserError where one is past its bound."""
+    found: dict[int, int] = {}
+    for argument, array in zip(arguments, arrays, strict=True):
+        shape = shape_map(main, argument.index)
+        for size, given in zip(() if shape is None else shape.results, np.shape(array), strict=False):
+            if isinstance(size, AffineSymExpr) and found.setdefault(size.position, given) != given:
+                name = list(bounds)[size.position]
+                raise UserError(f"{name} is {found[size.position]} and {given}", loc=location_of(main))
+    for place, (name, most) in enumerate(bounds.items()):
+        if not 1 <= found.get(place, 0) <= most:
+            message = f"{name} is from 1 to {most}, but {found.get(place, 'not given')} in this run"
+            raise UserError(message, loc=location_of(main))
+    return [found[place] for place in range(len(bounds))]
 
 
 def _checked(main: FuncOp, argument: BlockArgument, array: Array, title: str) -> Any:
@@ -168,7 +194,10 @@ def _checked(main: FuncOp, argument: BlockArgument, array: Array, title: str) ->
     array = stored(np.asarray(array))
     if array.dtype.kind == "u" and dtype.kind == "i" and array.dtype.itemsize == dtype.itemsize:
         array = array.view(dtype)
-    if array.dtype != dtype or array.shape != shape:
+    fits = len(array.shape) == len(shape) and all(
+        wanted in (size, DYNAMIC_INDEX) for size, wanted in zip(array.shape, shape, strict=True)
+    )
+    if array.dtype != dtype or not fits:
         raise UserError(
             f"{title} is {_spell(array.shape, array.dtype)}, @main takes {_spell(shape, dtype)}",
             loc=location_of(main),

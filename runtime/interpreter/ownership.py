@@ -27,6 +27,7 @@ _FRESH = (
     tensor.SplatOp,
 )
 """Ops whose results are arrays of their own (or their last-used destination)."""
+Loop = scf.ForOp | scf.WhileOp
 RENAMING = (tensor.CastOp, tensor.CollapseShapeOp, tensor.ExpandShapeOp, tensor.ReshapeOp)
 """Ops whose result is their operand, seen otherwise."""
 _READING = (tensor.DimOp, tensor.ExtractOp, tensor.ExtractSliceOp, func.ReturnOp)
@@ -40,9 +41,9 @@ class Ownership:
         self._escaped: set[SSAValue] = set()
         self._owned: dict[SSAValue, bool] = {}
         self._positions: dict[Operation, int] = {}
-        loops: list[scf.ForOp] = []
+        loops: list[Loop] = []
         for op in function.walk():
-            if isinstance(op, scf.ForOp):
+            if isinstance(op, Loop):
                 loops.append(op)
             self._positions[op] = len(self._positions)
             for operand in op.operands:
@@ -51,11 +52,11 @@ class Ownership:
         self._spread_through(loops)
 
     def _escapes(self, op: Operation) -> bool:
-        if isinstance(op, scf.YieldOp):
-            return not isinstance(op.parent_op(), scf.ForOp)
-        return not isinstance(op, (*_FRESH, *RENAMING, *_READING, scf.ForOp))
+        if isinstance(op, scf.YieldOp | scf.ConditionOp):
+            return not isinstance(op.parent_op(), Loop)
+        return not isinstance(op, (*_FRESH, *RENAMING, *_READING, scf.ForOp, scf.WhileOp))
 
-    def _spread_through(self, loops: list[scf.ForOp]) -> None:
+    def _spread_through(self, loops: list[Loop]) -> None:
         """What a loop carries escapes as one: where it enters, in the body, where it is yielded and after."""
         changed = True
         while changed:
@@ -77,10 +78,10 @@ class Ownership:
             return False
         if isinstance(value, BlockArgument):
             parent = value.owner.parent_op()
-            return isinstance(parent, scf.ForOp) and value.index > 0
+            return isinstance(parent, scf.WhileOp) or (isinstance(parent, scf.ForOp) and value.index > 0)
         assert isinstance(value, OpResult)
         op = value.op
-        if isinstance(op, (scf.ForOp, *_FRESH)):
+        if isinstance(op, (scf.ForOp, scf.WhileOp, *_FRESH)):
             return True
         if isinstance(op, RENAMING):
             return self.is_owned(op.operands[0])
@@ -107,8 +108,15 @@ class Ownership:
         return True
 
 
-def carried_values(loop: scf.ForOp) -> list[tuple[SSAValue, SSAValue, SSAValue, SSAValue]]:
+def carried_values(loop: Loop) -> list[tuple[SSAValue, ...]]:
     """For each value that a loop carries: where it enters, in the body, where it is yielded, and after the loop."""
+    if isinstance(loop, scf.WhileOp):
+        before, after = loop.before_region.block, loop.after_region.block
+        handed, yielded = before.last_op, after.last_op
+        assert handed is not None
+        assert yielded is not None
+        groups = (loop.arguments, before.args, handed.operands[1:], after.args, yielded.operands, loop.results)
+        return list(zip(*groups, strict=False))
     terminator = loop.body.block.last_op
     assert isinstance(terminator, scf.YieldOp)
     return list(zip(loop.iter_args, loop.body.block.args[1:], terminator.operands, loop.results, strict=True))

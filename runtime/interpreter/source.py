@@ -18,7 +18,7 @@ from xdsl.dialects.builtin import MemRefType
 from xdsl.ir import Operation, SSAValue
 
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
-from penstock.dialects.functions import body_block
+from penstock.dialects.functions import entry_block
 from penstock.dialects.verification import require_dominance
 from penstock.runtime.interpreter.body import captured_values
 from penstock.runtime.interpreter.commands import Touch
@@ -177,7 +177,7 @@ class SourceWriter:
 
     def finish(self, function: func.FuncOp) -> Compiled:
         """The function whose body has been written."""
-        block = function.body.block
+        block = entry_block(function, "interpreted")
         filename = f"<@{function.sym_name.data}{', accesses noted' if self.notes_accesses else ''}>"
         header = f"def function({', '.join(self.name(arg) for arg in block.args)}):"
         source = "\n".join([header, *self._lines, ""])
@@ -236,13 +236,12 @@ def compile_function(
     function: func.FuncOp, execution: Any, listener: Listener | None = None, *, notes_accesses: bool = False
 ) -> Compiled:
     """
-    Compile a function of one block; raises UserError for any other, and at an op that nothing interprets. One that is
-    called in an iteration notes what it accesses.
+    Compile a function; raises UserError for a declaration, and at an op that nothing interprets. One that is called in
+    an iteration notes what it accesses.
     """
-    block = body_block(function, "interpreted")
+    entry_block(function, "interpreted")
     # A Python variable outlives the loop or the branch that sets it; a value does not.
     require_dominance(function)
     writer = SourceWriter(execution, Ownership(function), listener, notes_accesses=notes_accesses)
-    writer.defined(block.args)
-    writer.ops(block.ops)
+    EMITTERS[func.FuncOp](writer, function)
     return writer.finish(function)

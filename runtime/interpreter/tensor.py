@@ -122,6 +122,8 @@ def _rename(execution: Execution, op: Operation, args: Sequence[Any]) -> Sequenc
         check_cast(op, shape, _type_of(op.dest).get_shape())
     elif isinstance(op, tensor.ReshapeOp):
         shape = [int(size) for size in args[1]]
+        if min(shape, default=1) < 0 or prod(shape) != source.size:
+            raise UserError(f"{source.size} elements are given the shape {shape}", loc=location_of(op))
     elif isinstance(op, tensor.CollapseShapeOp | tensor.ExpandShapeOp):
         shape = regrouped(op, shape, args[1:])
     result = source.reshape(shape)
@@ -134,9 +136,14 @@ def regrouped(
     shape: Sequence[int],
     dynamic: Sequence[int],
 ) -> list[int]:
-    """The shape that results where dims are collapsed or expanded."""
+    """The shape that results where dims are collapsed or expanded. Raises UserError for another number of elements."""
     if isinstance(op, tensor.ExpandShapeOp | memref.ExpandShapeOp):
-        return filled(op.static_output_shape.get_values(), dynamic)
+        expanded = filled(op.static_output_shape.get_values(), dynamic)
+        for dim, group in enumerate(op.reassociation):
+            sizes = [expanded[inner.value.data] for inner in group]
+            if min(sizes, default=1) < 0 or prod(sizes) != shape[dim]:
+                raise UserError(f"dim {dim} of size {shape[dim]} is expanded to {sizes}", loc=location_of(op))
+        return expanded
     return [prod(shape[dim.value.data] for dim in group) for group in op.reassociation]
 
 

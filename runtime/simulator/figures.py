@@ -10,26 +10,46 @@ import csv
 import io
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from fractions import Fraction
 from typing import Any, TypeVar
 
+from xdsl.dialects import func
+from xdsl.dialects.builtin import ModuleOp
+
 from penstock.dialects.machine import DRAM
 from penstock.dialects.machine.energy import LEAKAGE, OPERATIONS, TRANSFER
+from penstock.dialects.remembered import Remembered
+from penstock.passes.analysis.commands.hazards import relocated
+from penstock.passes.analysis.commands.trace import trace_calls
+from penstock.passes.isomorphic_kernels import structure_of
 from penstock.runtime.simulator.program import ProgramTime
-from penstock.runtime.simulator.run import KernelRun, OffChipTraffic, ProgramRun
-from penstock.runtime.simulator.timeline import BUSY, DONE
+from penstock.runtime.simulator.run import (
+    KernelRun,
+    OffChipTraffic,
+    ProgramRun,
+    check_program,
+    run_call,
+    simulated_machine,
+)
+from penstock.runtime.simulator.timeline import BUSY, DONE, Simulation
 from penstock.runtime.simulator.work import MacCounts
+from penstock.runtime.simulator.workloads import Workloads
 
 SCHEMA, VERSION = "penstock-simulation", 4
 
+LOADING = "operand that stays"
+"""What a unit does that loads a block of its stationary operand."""
+CONFLICTS = "bank conflicts"
+"""What a unit does whose operands share a bank of their scope."""
 _SHARES = ("peak_share", "redundant_share", "padded_share")
 
 
 OPERATION_ENERGY = "operations"
 """What all operations take together, beside scopes, buses and leakage."""
 
+K = TypeVar("K")
 _Parts = TypeVar("_Parts", OffChipTraffic, MacCounts)
 
 
@@ -82,49 +102,114 @@ class Figures:
         return float(self.cycles / self.ideal) if self.ideal else 1.0
 
 
-def figures_of(kernels: Sequence[tuple[KernelRun, int]]) -> Figures:
-    """The sums over kernels, each with how often it runs."""
+def figures_of(kernel: KernelRun) -> Figures:
+    """Those of one run of a kernel."""
+    simulation = kernel.simulation
+    return Figures(
+        1,
+        len(simulation.commands),
+        simulation.cycles,
+        simulation.ideal.cycles,
+        kernel.macs,
+        _units(simulation),
+        simulation.buses,
+        simulation.moved,
+        kernel.traffic,
+        dict(simulation.program.activity),
+        None if kernel.energy is None else dict(kernel.energy),
+    )
+
+
+def _units(simulation: Simulation) -> dict[str, dict[str, int]]:
+    """For each unit its cycles by what it did; to load what stays in it, and to wait for banks, is no work."""
+    loading, conflicts = Counter[str](), Counter[str]()
+    for command in simulation.commands:
+        loading[command.unit] += command.loading
+        conflicts[command.unit] += command.conflicting
+    return {
+        use.unit: {BUSY: use.busy - loading[use.unit] - conflicts[use.unit]}
+        | ({LOADING: loading[use.unit]} if loading[use.unit] else {})
+        | ({CONFLICTS: conflicts[use.unit]} if conflicts[use.unit] else {})
+        | dict(use.stalls)
+        for use in simulation.units
+    }
+
+
+def sum_of(parts: Sequence[tuple[Figures, int]]) -> Figures:
+    """The sums, each part so many times."""
     runs = commands = cycles = 0
     ideal = Fraction(0)
     units: dict[str, Counter[str]] = {}
     buses, moved = Counter[str](), Counter[tuple[str, str]]()
     activity = Counter[tuple[str, str]]()
     energy: dict[tuple[str, str], Fraction] = {}
-    for kernel, times in kernels:
-        simulation = kernel.simulation
-        runs += times
-        commands += times * len(simulation.commands)
-        cycles += times * simulation.cycles
-        ideal += times * simulation.ideal.cycles
-        for use in simulation.units:
-            sums = units.setdefault(use.unit, Counter({BUSY: 0}))
-            for cause, count in ((BUSY, use.busy), *use.stalls):
-                sums[cause] += times * count
-        for bus, busy in simulation.buses.items():
-            buses[bus] += times * busy
-        for pair, size in simulation.moved.items():
-            moved[pair] += times * size
-        for what, count in simulation.program.activity.items():
-            activity[what] += times * count
-        for what, picojoules in (kernel.energy or {}).items():
+    for part, times in parts:
+        runs += times * part.runs
+        commands += times * part.commands
+        cycles += times * part.cycles
+        ideal += times * part.ideal
+        for unit, counts in part.units.items():
+            _add(units.setdefault(unit, Counter({BUSY: 0})), counts, times)
+        _add(buses, part.buses, times)
+        _add(moved, part.moved, times)
+        _add(activity, part.activity, times)
+        for what, picojoules in (part.energy or {}).items():
             energy[what] = energy.get(what, Fraction(0)) + times * picojoules
-    is_known = all(kernel.energy is not None for kernel, _ in kernels)
+    is_known = all(part.energy is not None for part, _ in parts)
     ordered = {unit: dict(sorted(sums.items(), key=_rank)) for unit, sums in units.items()}
-    traffic = _sum([(kernel.traffic, times) for kernel, times in kernels], OffChipTraffic)
-    macs = _sum([(kernel.macs, times) for kernel, times in kernels], MacCounts)
+    traffic = _sum([(part.traffic, times) for part, times in parts], OffChipTraffic)
+    macs = _sum([(part.macs, times) for part, times in parts], MacCounts)
     known_energy = energy if is_known else None
     return Figures(runs, commands, cycles, ideal, macs, ordered, buses, moved, traffic, activity, known_energy)
 
 
+def _add(sums: Counter[K], counts: Mapping[K, int], times: int) -> None:
+    for key, count in counts.items():
+        sums[key] += times * count
+
+
 def total_of(run: ProgramRun) -> Figures:
     """The sums over all that runs on the machine."""
-    return figures_of([(kernel, kernel.runs) for kernel in run.kernels])
+    return sum_of([(figures_of(kernel), kernel.runs) for kernel in run.kernels])
+
+
+def simulated_total(module: ModuleOp, workloads: Workloads, remembered: Remembered) -> Figures:
+    """
+    What `total_of` the run of a program is, host aside. A kernel that was simulated before, in this program or in one
+    that shares what is `remembered`, is not simulated again where its arguments lie in scopes, and overlap off chip, as
+    they did.
+
+    Raises UserError as `run_program` does.
+    """
+    target = simulated_machine(module)
+    machine = structure_of(target, located=False)[0]
+    structures: dict[func.FuncOp, Hashable] = {}
+    found: dict[Hashable, Figures] = {}
+    counts = Counter[Hashable]()
+    for call in trace_calls(module):
+        if call.trace is None:
+            continue
+        kernel = call.function
+        if kernel not in structures:
+            structures[kernel] = structure_of(kernel, names=False, located=False)[0]
+        spaces = [view.space for view in call.arguments if view is not None]
+        contraction = repr(workloads.of(kernel.sym_name.data, spaces))
+        key = "simulated", machine, structures[kernel], relocated(call.arguments), contraction
+        if key not in found:
+            if (figures := remembered.get(key)) is None:
+                program = call.trace()
+                check_program(program, target, kernel)
+                figures = figures_of(run_call(call, program, target, workloads))
+                remembered.keep(key, figures)
+            found[key] = figures
+        counts[key] += 1
+    return sum_of([(found[key], count) for key, count in counts.items()])
 
 
 def rows_of(run: ProgramRun) -> list[tuple[str, int, Figures]]:
     """Each kernel, how often it runs, and the figures of one run; last the total of all runs."""
     total = total_of(run)
-    rows = [(kernel.kernel, kernel.runs, figures_of([(kernel, 1)])) for kernel in run.kernels]
+    rows = [(kernel.kernel, kernel.runs, sum_of([(figures_of(kernel), 1)])) for kernel in run.kernels]
     return [*rows, ("total", total.runs, total)]
 
 

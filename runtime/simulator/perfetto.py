@@ -88,6 +88,8 @@ class _Tracks:
                 yield self.slice(_BUSES, bus, 0, command.name, begin + grant, finish - grant, about)
             if command.kind is Kind.EXEC:
                 args["applications"] = command.iterations
+                if command.loads:
+                    args["loads"] = command.loads
             yield self.slice(
                 _UNITS, command.unit, lane, command.name or command.kind.value, begin + start, end - start, args
             )

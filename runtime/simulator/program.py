@@ -10,18 +10,20 @@ itself waits for all before it, and all after it waits for that.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
 
-from xdsl.dialects import func
+from xdsl.dialects import func, scf
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Block, Operation
 
 from penstock.dialects.machine import DRAM, ProcessorOp
 from penstock.passes.analysis.commands.program import View
 from penstock.passes.analysis.commands.trace import Call
 from penstock.passes.analysis.kernels import ENTRY
+from penstock.passes.analysis.loops import trip_count
 from penstock.passes.analysis.memory.dataflow import Flows
 from penstock.passes.analysis.work import kernel_cycles, op_cycles
 
@@ -85,6 +87,18 @@ class ProgramTime:
         return max(self.ends, default=0)
 
 
+def _in_order(block: Block) -> Iterator[Operation]:
+    """The ops of a block as they run: those of a loop in which something is called again and again."""
+    for op in block.ops:
+        has_calls = isinstance(op, scf.ForOp) and any(isinstance(inner, func.CallOp) for inner in op.walk())
+        trips = trip_count(op) if isinstance(op, scf.ForOp) and has_calls else None
+        if trips is None:
+            yield op
+        else:
+            for _ in range(trips):
+                yield from _in_order(op.regions[0].block)
+
+
 class ProgramTimes:
     """The steps of a run, as its calls are traced."""
 
@@ -95,7 +109,7 @@ class ProgramTimes:
         self._is_known = True
         self._known: dict[func.FuncOp, int | None] = {}
         entry = next(op for op in module.ops if isinstance(op, func.FuncOp) and op.sym_name.data == ENTRY)
-        self._rest = iter(entry.body.blocks[0].ops)
+        self._rest = _in_order(entry.body.blocks[0])
 
     def host_cycles(self, function: func.FuncOp) -> int | None:
         """The cycles that a call of a function takes on the host."""

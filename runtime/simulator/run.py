@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import combinations
 
 from xdsl.dialects import func
@@ -13,11 +13,12 @@ from xdsl.dialects.builtin import ModuleOp
 
 from penstock.dialects.diagnostics import USAGE, UserError, location_of, nearest_or_all
 from penstock.dialects.machine import DRAM, TargetOp
-from penstock.passes.analysis.commands.hazards import check
+from penstock.passes.analysis.commands.hazards import check, relocated
 from penstock.passes.analysis.commands.limits import limit_faults
 from penstock.passes.analysis.commands.program import Program
 from penstock.passes.analysis.commands.trace import Call, trace_calls
 from penstock.passes.analysis.kernels import ENTRY, device_of, machine_of, stated_macs
+from penstock.passes.isomorphic_kernels import structure_of
 from penstock.passes.planning.traffic_bounds import ContractionKernel, best_tiling, square_root
 from penstock.runtime.simulator.events import simulate
 from penstock.runtime.simulator.program import ProgramTime, ProgramTimes
@@ -114,25 +115,23 @@ def run_program(
     Simulate one run of a module at the accelerator level: all its kernels, or the calls of one. What `workloads` knows
     of them gives the bounds on their traffic.
 
-    Raises UserError, located, with `verify` for a kernel that breaks a limit of the machine or is not free of hazards;
-    for a name that no kernel on the machine has; and for a module without a machine, or without `@main`.
+    Raises UserError, located, for a kernel that breaks a limit of the machine or is not free of hazards, but without
+    `verify`, where that is known; for a name that no kernel on the machine has; and for a module without a machine, or
+    without `@main`.
     """
-    target = machine_of(module)
-    if target is None:
-        raise UserError("the program is for the host: there is no machine to simulate", status=USAGE)
-    _require_entry(module, target)
+    target = simulated_machine(module)
     found: dict[Hashable, int] = {}
     runs: list[KernelRun] = []
     order: list[int] = []
     host: dict[str, int] = {}
-    checked: set[Program] = set()
-    per_activity = target.energy()
+    proved: set[Hashable] = set()
+    structures = cache(_structure)
     names: dict[str, None] = {}
     processor = target.processor()
     times = None if processor is None or only is not None else ProgramTimes(module, processor)
     for call in trace_calls(module):
         name = call.function.sym_name.data
-        if call.program is None:
+        if call.trace is None:
             host[name] = host.get(name, 0) + 1
             if times is not None:
                 times.add(call, None)
@@ -140,20 +139,13 @@ def run_program(
         names[name] = None
         if only is not None and name != only:
             continue
-        if verify and call.program not in checked:
-            # At other addresses its arguments may share bytes, and so it is proved for each; it takes the same time.
-            check_program(call.program, target, call.function)
-            checked.add(call.program)
+        # At other addresses its arguments may share bytes, and so it is proved for each; it takes the same time.
+        if verify and (proof := (structures(call.function), relocated(call.arguments))) not in proved:
+            check_program(call.trace(), target, call.function)
+            proved.add(proof)
         key = name, _shared_bytes(call)
         if (number := found.setdefault(key, len(runs))) == len(runs):
-            simulation = simulate(call.program)
-            simulation.check()
-            spaces = [view.space for view in call.arguments if view is not None]
-            contraction = None if workloads is None else workloads.of(name, spaces)
-            traffic = traffic_of(simulation, contraction, target)
-            macs = mac_counts(call.program, target, stated_macs(call.function))
-            energy = None if per_activity is None else per_activity.of(call.program.activity, simulation.cycles)
-            runs.append(KernelRun(name, simulation, 0, traffic, macs, energy))
+            runs.append(run_call(call, call.trace(), target, workloads))
         runs[number].runs += 1
         order.append(number)
         if times is not None:
@@ -165,11 +157,34 @@ def run_program(
     return ProgramRun(target, tuple(runs), tuple(order), () if only is not None else tuple(host.items()), time)
 
 
-def _require_entry(module: ModuleOp, target: TargetOp) -> None:
-    """Raise UserError, at the first kernel on the machine, for a module without the function that is run."""
+def _structure(kernel: func.FuncOp) -> Hashable:
+    return structure_of(kernel, names=False)[0]
+
+
+def run_call(call: Call, program: Program, target: TargetOp, workloads: Workloads | None) -> KernelRun:
+    """What a call of a kernel on the machine takes, whose commands are `program`; that it is run is not counted yet."""
+    simulation = simulate(program)
+    simulation.check()
+    name, spaces = call.function.sym_name.data, [view.space for view in call.arguments if view is not None]
+    contraction = None if workloads is None else workloads.of(name, spaces)
+    traffic = traffic_of(simulation, contraction, target)
+    macs = mac_counts(program, target, stated_macs(call.function))
+    per_activity = target.energy()
+    energy = None if per_activity is None else per_activity.of(program.activity, simulation.cycles)
+    return KernelRun(name, simulation, 0, traffic, macs, energy)
+
+
+def simulated_machine(module: ModuleOp) -> TargetOp:
+    """
+    The machine of a module, one run of which is to be simulated. Raises UserError for a module without one, and, at the
+    first kernel on the machine, for one without the function that is run.
+    """
+    target = machine_of(module)
+    if target is None:
+        raise UserError("the program is for the host: there is no machine to simulate", status=USAGE)
     functions = {op.sym_name.data: op for op in module.ops if isinstance(op, func.FuncOp) and not op.is_declaration}
     if ENTRY in functions:
-        return
+        return target
     kernels = [op for op in functions.values() if device_of(op) == target.sym_name.data]
     loc = location_of(kernels[0]) if kernels else None
     names = ", ".join(f"@{op.sym_name.data}" for op in kernels) or "no kernels"

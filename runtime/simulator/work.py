@@ -23,7 +23,7 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from penstock.dialects.machine import DRAM, TargetOp
-from penstock.passes.analysis.commands.program import Kind, Program
+from penstock.passes.analysis.commands.program import Command, Kind, Program
 from penstock.passes.analysis.commands.region import Region
 
 
@@ -41,10 +41,18 @@ class MacCounts:
 def mac_counts(program: Program, target: TargetOp, useful: int | None) -> MacCounts:
     """The multiply-accumulates of a program whose kernel says that `useful` products are to be done, if it says so."""
     intrinsics = target.intrinsics()
-    per_issue = {name: op.macs_per_issue() for name, op in intrinsics.items()}
+
+    def room(command: Command) -> int:
+        """The products of all lanes in the cycles of its applications."""
+        intrinsic = intrinsics.get(command.name)
+        if intrinsic is None or not intrinsic.initiation_interval:
+            return 0
+        cycles = command.cycles - intrinsic.depth - command.loading - command.conflicting
+        return cycles * intrinsic.macs_per_issue() // intrinsic.initiation_interval
+
     multiplying = [each for each in program.commands if each.kind is Kind.EXEC and each.macs]
     executed = sum(each.macs for each in multiplying)
-    issued = sum(max(each.macs, each.iterations * per_issue.get(each.name, 0)) for each in multiplying)
+    issued = sum(max(each.macs, room(each)) for each in multiplying)
     unknown = MacCounts(issued, None, None, None)
     if not executed:
         return MacCounts(0, 0, 0, 0) if not useful else unknown

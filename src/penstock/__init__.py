@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from penstock.dialects.graph.dims import AtMost
     from penstock.runtime.dynamic_engine import DynamicEngine, compile
     from penstock.runtime.engine import Engine
     from penstock.runtime.kernel_function import KernelFunction, kernel
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "AtMost",
     "DynamicEngine",
     "Engine",
     "KernelFunction",
@@ -40,6 +42,10 @@ def __getattr__(name: str) -> Any:
         from penstock.runtime.engine import Engine
 
         return Engine
+    if name == "AtMost":
+        from penstock.dialects.graph.dims import AtMost
+
+        return AtMost
     if name in ("DynamicEngine", "compile"):
         from penstock.runtime import dynamic_engine
 

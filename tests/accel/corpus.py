@@ -9,8 +9,10 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.parser import Parser
 
 from penstock.dialects.context import PenstockContext, make_context
-from penstock.runtime.compiler import attach_machine, level_of, pipeline
+from penstock.runtime.levels import level_of
+from penstock.runtime.machines import attach_machine
 from penstock.runtime.pass_manager import read_pipeline, run_passes
+from penstock.runtime.pipeline import pipeline
 
 
 def layer(m: int, n: int, k: int, *, narrow: str, wide: str) -> str:

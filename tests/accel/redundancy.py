@@ -17,7 +17,8 @@ from penstock.dialects.machine import TargetOp
 from penstock.passes.analysis.commands.happens_before import happens_before, join
 from penstock.passes.analysis.commands.hazards.network import run
 from penstock.passes.analysis.commands.program import Command, MachineModel
-from penstock.passes.analysis.commands.trace import NOTHING, Recorder, Token, trace
+from penstock.passes.analysis.commands.recorder import NOTHING, Recorder, Token
+from penstock.passes.analysis.commands.trace import trace
 
 _Coverage = dict[int, set[int]]
 """

@@ -18,9 +18,10 @@ from sampling import sweep
 
 from penstock.lowering.from_onnx.upgrade import upgraded
 from penstock.lowering.to_onnx import export_model
-from penstock.runtime.compiler import import_program, pipeline
+from penstock.runtime.compiler import import_program
 from penstock.runtime.interpreter.graph import run_graph
 from penstock.runtime.pass_manager import read_pipeline, run_passes
+from penstock.runtime.pipeline import pipeline
 from penstock.runtime.signature import main_function
 from penstock.runtime.specialize import Specialiser
 

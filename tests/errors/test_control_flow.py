@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 from control_flow import TARGET
 from xdsl.parser import Parser
 
 from penstock.dialects.context import make_context
-from penstock.runtime.compiler import attach_machine
+from penstock.runtime.machines import attach_machine
 from penstock.runtime.pass_manager import read_pipeline, run_passes
 
 if TYPE_CHECKING:
@@ -60,12 +61,30 @@ def test_a_function_of_several_blocks_without_kernels_has_no_hazards(tmp_path: P
     assert (finished.status, finished.err) == (0, "")
 
 
-def test_what_emits_c_names_the_branch_of_a_function_of_several_blocks(tmp_path: Path, penstock: Command) -> None:
+def test_what_emits_c_names_the_branch_of_a_function_of_several_blocks(tmp_path: Path, penstock_opt: Command) -> None:
     path = written(tmp_path, TARGET + BLOCKS)
-    finished = penstock("compile", path, "--emit", "c", "-o", tmp_path / "out", "-q")
-    assert finished.status == 3
+    finished = penstock_opt(path, "-t", "c")
+    assert finished.status == 1
     line = (TARGET + BLOCKS)[: (TARGET + BLOCKS).index("cf.cond_br")].count("\n") + 1
     assert f"{path}:{line}:3: error: @main has several blocks and cannot be written as C" in finished.err
+    assert "note: the pass lift-cf-to-scf makes ops of scf of its control flow" in finished.err
+
+
+def test_a_function_of_several_blocks_is_compiled_and_runs(tmp_path: Path, penstock: Command) -> None:
+    text = BLOCKS.replace("%c: i1, %y: memref<16xf32>", '%f: memref<i1>, %y: memref<16xf32> {graph.output = "y"}')
+    text = text.replace("  %b =", "  %c = memref.load %f[] : memref<i1>\n  %b =")
+    path = written(tmp_path, TARGET + text)
+    np.save(tmp_path / "x.npy", np.arange(16, dtype=np.float32))
+    np.save(tmp_path / "f.npy", np.array(True))
+    finished = penstock("check", path)
+    assert (finished.status, finished.err) == (0, "")
+    assert finished.out.startswith("lift-cf-to-scf: equal, bit for bit\n")
+    given = [f"x={tmp_path / 'x.npy'}", f"f={tmp_path / 'f.npy'}"]
+    for level in ("loop", "c"):
+        folder = tmp_path / level
+        finished = penstock("run", path, "--level", level, "--output-dir", folder, "-q", "--input", *given)
+        assert (finished.status, finished.err) == (0, "")
+        np.testing.assert_array_equal(np.load(folder / "output_0.npy"), np.arange(16, dtype=np.float32))
 
 
 def test_a_scalar_argument_of_a_graph_is_refused(tmp_path: Path, penstock: Command) -> None:
@@ -113,6 +132,23 @@ def test_control_flow_of_the_host_between_the_calls_is_no_hindrance(tmp_path: Pa
   func.call @kernel(%x, %y) : (memref<16xf32>, memref<16xf32>) -> ()
   func.return
 }
+"""
+    finished = penstock_opt("-p", "accel-check-hazards", written(tmp_path, TARGET + KERNEL + main))
+    assert (finished.status, finished.err) == (0, "")
+
+
+@pytest.mark.parametrize("around", ["scf.if %c {", "scf.for %j = %i to %i step %i {"])
+def test_calls_of_the_host_may_depend_on_a_run(around: str, tmp_path: Path, penstock_opt: Command) -> None:
+    main = f"""func.func @main(%x: memref<16xf32>, %y: memref<16xf32>, %c: i1, %i: index) {{
+  {around}
+    func.call @other(%x) : (memref<16xf32>) -> ()
+  }}
+  func.call @kernel(%x, %y) : (memref<16xf32>, memref<16xf32>) -> ()
+  func.return
+}}
+func.func private @other(%x: memref<16xf32>) attributes {{device = @host}} {{
+  func.return
+}}
 """
     finished = penstock_opt("-p", "accel-check-hazards", written(tmp_path, TARGET + KERNEL + main))
     assert (finished.status, finished.err) == (0, "")

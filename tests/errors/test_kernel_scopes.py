@@ -21,6 +21,7 @@ class Misuse:
     message: str
     note: str
     value: str = "t * 2"
+    machine: str = MACHINE
 
 
 MISUSES = [
@@ -40,9 +41,11 @@ MISUSES = [
     Misuse("scope of another type", "^weight f32 t[N] = load(x)", '"t" is of f32, and "weight" holds f16', ""),
     Misuse(
         "window that no engine copies",
-        "^neural f32 t[N] = load(x[1:+N else 1])",
-        '"t" cannot be in "neural": the kernel runs on the host',
-        'because no DMA pads by 1, and no intrinsic fills "neural" with the padding',
+        "^acc f32 t[N] = load(x[1:+N else 1])",
+        '"t" cannot be in "acc": the kernel runs on the host',
+        'because no DMA pads by 1, and no intrinsic fills "acc" with the padding',
+        value="max(t, 0)",
+        machine="gemmini-fp32",
     ),
     Misuse(
         "kernel that runs on the host",
@@ -61,7 +64,7 @@ def test_a_misuse_is_refused_at_its_token(misuse: Misuse) -> None:
     assert mark
     line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
     with pytest.raises(UserError) as caught:
-        kernel(before + after).on(MACHINE).mlir("accel", N=1024)
+        kernel(before + after).on(misuse.machine).mlir("accel", N=1024)
     assert caught.value.message == misuse.message
     assert caught.value.loc == f"<kernel>:{line}:{column}"
     assert [*caught.value.notes] == ([misuse.note] if misuse.note else [])

@@ -56,7 +56,7 @@ def test_compiled_code_knows_what_it_takes(penstock: Command, tmp_path: Path) ->
     np.save(tmp_path / "x.npy", np.ones((1, 1), np.float32))
     finished = penstock("run", tmp_path / "big.mlir", "--level", "c", "--input", tmp_path / "x.npy", "-q")
     assert finished.status == 1
-    assert "error: a run takes at least 10.9 TiB of memory" in finished.err
+    assert "error: a run takes at least 7.3 TiB of memory" in finished.err
 
 
 def test_memory_that_runs_out_is_no_fault_of_ours(

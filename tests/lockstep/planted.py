@@ -21,7 +21,7 @@ from penstock.dialects.context import PenstockContext, make_context
 from penstock.dialects.diagnostics import UserError
 from penstock.lowering.from_text import SourceText, parse_text
 from penstock.lowering.to_text import located_text
-from penstock.runtime.compiler import attach_machine
+from penstock.runtime.machines import attach_machine
 from penstock.runtime.pass_manager import read_pipeline, run_passes
 from penstock.runtime.signature import signature_of
 from penstock.tools.lockstep import Lockstep, ProgramBroken, default_inputs

@@ -28,7 +28,10 @@ from penstock.dialects.mem import memref_of
 from penstock.passes.analysis.kernels import is_contraction
 
 LOWERED = pytest.mark.parametrize("network", sweep(FLOAT_NETWORKS, ("bert_layer",)), indirect=True)
-LIKE_OTHERS = ("bvlc_alexnet", "zfnet512", "vgg19", "inception_v2", "mobilenet_v1", "densenet121")
+LIKE_OTHERS = (
+    "bvlc_alexnet", "zfnet512", "vgg19", "inception_v2", "inception_v3", "inception_v4", "mobilenet_v1", "densenet121",
+    "resnext50", "ssd300",
+)  # fmt: skip
 """Their operators are those of the others: grouped convolution, local response normalisation, concatenation."""
 
 

@@ -16,8 +16,9 @@ from onnx import ModelProto
 from sampling import sweep
 
 from penstock.lowering.to_onnx import export_model
-from penstock.runtime.compiler import import_program, pipeline
+from penstock.runtime.compiler import import_program
 from penstock.runtime.pass_manager import read_pipeline, run_passes
+from penstock.runtime.pipeline import pipeline
 from penstock.runtime.quantization import quantize
 from penstock.runtime.signature import main_function
 from penstock.tools.fuzz.onnx_models import random_model

@@ -229,23 +229,6 @@ def test_what_is_refused_is_refused_where_it_stands(
     assert refused.value.status == status
 
 
-def test_loops_that_are_as_long_as_their_data_say_are_refused(tmp_path: Path) -> None:
-    loop = (
-        "%0 = stablehlo.while(%iterArg = %arg0) : tensor<4xf32>",
-        "cond {",
-        "%1 = stablehlo.slice %iterArg [0:1] : (tensor<4xf32>) -> tensor<1xf32>",
-        "%2 = stablehlo.reshape %1 : (tensor<1xf32>) -> tensor<f32>",
-        "%3 = stablehlo.compare LT, %2, %2, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>",
-        "stablehlo.return %3 : tensor<i1>",
-        "} do {",
-        "stablehlo.return %iterArg : tensor<4xf32>",
-        "}",
-    )
-    (tmp_path / "m.mlir").write_text(text_of(*loop, "return %0 : tensor<4xf32>"))
-    with pytest.raises(UserError, match="the number of its iterations is known only when the program runs"):
-        load_input(tmp_path / "m.mlir")
-
-
 def test_the_command_imports_it(penstock: Command) -> None:
     text = text_of(
         "%cst = stablehlo.constant dense<[1.0, 2.0, 3.0, 4.0]> : tensor<4xf32>",

@@ -41,11 +41,14 @@ CASES = {
     # Without intrinsics: its cores would be filled by ordinary copies, so all is left to the host.
     "epiphany-iii": Case(INTEGERS, INT, 0.0),
     "cortex-m7-nn": Case(INTEGERS, INT, 1.0),
+    "eyeriss-like": Case(FLOATS, F16, 1.0),
+    "gap8-like": Case(INTEGERS, INT, 1.0),
     "gemmini": Case(INTEGERS, INT, 1.0),
     "gemmini-fp32": Case(FLOATS, F32, 1.0),
     "h100-sm": Case(FLOATS, F16, 1.0),
     "neural-accelerator": Case(FLOATS, F16, 1.0),
     "neural-cluster": Case(FLOATS, F16, 1.0),
+    "onsram-study": Case(FLOATS, F16, 1.0),
     "rapid-core-like": Case(FLOATS, F16, 1.0),
     "smaug-smv": Case(FLOATS, F16, 1.0),
     "snax-opengemm": Case(INTEGERS, INT, 1.0),
@@ -53,12 +56,13 @@ CASES = {
     "tpu-v1-like": Case(INTEGERS, INT, 1.0),
     # It wants blocks of 16x16 weights that adjoin; no layout stores them so yet.
     "vta-fsim": Case(INTEGERS, INT, 0.0),
+    "vta-hls": Case(INTEGERS, INT, 0.0),
     "vta-pynq": Case(INTEGERS, INT, 0.0),
     "vta-rtl": Case(INTEGERS, INT, 0.0),
 }
 
 
-LIKE_OTHERS = ("epiphany-iii", "vta-fsim", "vta-rtl")
+LIKE_OTHERS = ("epiphany-iii", "vta-fsim", "vta-hls", "vta-rtl")
 """The host does all for them, as for vta-pynq."""
 
 

@@ -19,9 +19,10 @@ from penstock.lowering.from_kernel.syntax import Source
 from penstock.lowering.from_text import SourceText
 from penstock.lowering.to_kernel import kernel_of
 from penstock.passes.analysis.kernels import kernels
-from penstock.runtime.compiler import import_program, pipeline
+from penstock.runtime.compiler import import_program
 from penstock.runtime.interpreter import run_module
 from penstock.runtime.pass_manager import read_pipeline, run_passes
+from penstock.runtime.pipeline import pipeline
 
 LARGE = 2_000_000
 """Elements of arguments above which a kernel is not run here."""

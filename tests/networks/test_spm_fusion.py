@@ -14,8 +14,10 @@ from xdsl.dialects.builtin import ModuleOp
 from penstock.dialects.context import PenstockContext
 from penstock.passes.analysis.commands.traffic import traffic
 from penstock.passes.analysis.kernels import partition, share_on_machine
-from penstock.runtime.compiler import attach_machine, import_program, pipeline
+from penstock.runtime.compiler import import_program
+from penstock.runtime.machines import attach_machine
 from penstock.runtime.pass_manager import read_pipeline, run_passes
+from penstock.runtime.pipeline import pipeline
 
 FLOATS, HALVES, CONVERTS_ON_THE_WAY, LEVELS = "gemmini-fp32", "smaug-smv", "neural-accelerator", "rapid-core-like"
 

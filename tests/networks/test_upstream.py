@@ -10,9 +10,11 @@ from network import Network
 from sampling import sweep
 from upstream_tools import needs_tools, run_by_mlir
 
-from penstock.runtime.compiler import attach_machine, import_program, pipeline
+from penstock.runtime.compiler import import_program
 from penstock.runtime.interpreter import run_module
+from penstock.runtime.machines import attach_machine
 from penstock.runtime.pass_manager import read_pipeline, run_passes
+from penstock.runtime.pipeline import pipeline
 
 CASES = [(name, machine) for name in ("digits", "squeezenet", "bert_layer") for machine in (None, "gemmini-fp32")]
 

@@ -14,8 +14,8 @@ from xdsl.dialects.builtin import ModuleOp
 
 from penstock.dialects.weights import WeightStore
 from penstock.passes.analysis.kernels import kernels
-from penstock.runtime.compiler import attach_machine
 from penstock.runtime.interpreter import run_module
+from penstock.runtime.machines import attach_machine
 from penstock.runtime.pass_manager import read_pipeline, run_passes
 
 EXTENTS = (1, 2, 2, 3)

@@ -26,10 +26,11 @@ from penstock.dialects.diagnostics import UserError
 from penstock.dialects.weights import WeightStore
 from penstock.passes.analysis.kernels import HOST, device_of, kernels, partition, share_on_machine
 from penstock.passes.toolchain import find_compiler
-from penstock.runtime.compiler import attach_machine, pipeline
 from penstock.runtime.engine import Engine
 from penstock.runtime.interpreter import run_module
+from penstock.runtime.machines import attach_machine
 from penstock.runtime.pass_manager import read_pipeline, run_passes
+from penstock.runtime.pipeline import pipeline
 
 Array = NDArray[Any]
 BLOCKS = Path(__file__).parents[1] / "machines" / "blocks.toml"

@@ -24,7 +24,7 @@ from xdsl.ir import Block, Operation, SSAValue
 from penstock.dialects.context import make_context
 from penstock.dialects.mem import BufferOp, CopyOp, RingOp, SlotOp
 from penstock.dialects.weights import Array
-from penstock.passes.analysis.memory.liveness import Allocation, Liveness
+from penstock.passes.analysis.memory.liveness import Allocation, Liveness, LivePart
 from penstock.runtime.interpreter import run_function
 from penstock.runtime.pass_manager import read_pipeline, run_passes
 
@@ -385,29 +385,44 @@ class Tracer:
         self.values.update(zip(op.results, handed, strict=True))
 
 
-def needed(events: Sequence[Event]) -> Iterator[tuple[Operation, set[Operation]]]:
-    """For each execution of an op the buffers that it touches, or of which a byte is kept over it or made for later."""
+Element = tuple[Operation, int]
+"""An element of a buffer, or of the slots of a ring."""
+
+
+def needed(events: Sequence[Event]) -> Iterator[tuple[Operation, set[Element]]]:
+    """For each execution of an op the elements that it touches, or that are kept over it or made for later."""
     later: list[set[tuple[Operation, int]]] = []
     wanted: set[tuple[Operation, int]] = set()
     for event in reversed(events):
         later.append(wanted)
         wanted = {each for each in wanted if each not in event.writes and each[0] is not event.made} | event.reads
     written: set[tuple[Operation, int]] = set()
-    before: set[Operation] = set()
+    before: set[Element] = set()
     for event, after in zip(events, reversed(later), strict=True):
         written = {each for each in written if each[0] is not event.made} | event.writes
-        kept = {place for place, _ in written & after}
-        yield event.op, before | kept | {place for place, _ in event.reads | event.writes}
+        kept = written & after
+        yield event.op, before | kept | event.reads | event.writes
         before = kept
 
 
-def found_alive(
-    liveness: Liveness, op: Operation, buffers: dict[Operation, tuple[tuple[int, int], ...]]
-) -> set[Operation]:
+Lives = dict[Operation, tuple[LivePart, ...]]
+
+
+def found_alive(liveness: Liveness, op: Operation, buffers: Lives) -> set[Element]:
     begin, _ = liveness.span(op)
     return {
-        buffer for buffer, intervals in buffers.items() if any(lower <= begin < upper for lower, upper in intervals)
+        (buffer, element)
+        for buffer, parts in buffers.items()
+        for (lower, upper), window in parts
+        if lower <= begin < upper
+        for element in elements_in(buffer, window)
     }
+
+
+def elements_in(buffer: Operation, window: tuple[int, int] | None) -> range:
+    if window is not None:
+        return range(window[0] // 4, window[1] // 4)
+    return range(SIZE * (buffer.slot_count if isinstance(buffer, RingOp) else 1))
 
 
 def main_of(module: ModuleOp) -> func.FuncOp:
@@ -415,11 +430,11 @@ def main_of(module: ModuleOp) -> func.FuncOp:
     return main
 
 
-def lifetimes(liveness: Liveness) -> dict[Operation, tuple[tuple[int, int], ...]]:
-    found: dict[Operation, tuple[tuple[int, int], ...]] = {}
+def lifetimes(liveness: Liveness) -> Lives:
+    found: Lives = {}
     for buffer in liveness.buffers:
         assert isinstance(buffer.owner, Operation)
-        found[buffer.owner] = liveness.lifetime(buffer)
+        found[buffer.owner] = liveness.live_parts(buffer)
     return found
 
 
@@ -430,7 +445,8 @@ def check_sound(text: str, random: Random, runs: int) -> None:
     for _ in range(runs):
         for op, kept in needed(Tracer(main, random).events):
             missing = kept - found_alive(liveness, op, buffers)
-            assert not missing, f"{[each.results[0].name_hint for each in missing]} at {op}\n{text}"
+            names = [(each.results[0].name_hint, element) for each, element in missing]
+            assert not missing, f"{names} at {op}\n{text}"
 
 
 @examples(40)
@@ -457,13 +473,14 @@ def test_without_branches_nothing_else_is_alive(seed: int) -> None:
     tracer = Tracer(main, random)
     if tracer.fuel < 0:
         return
-    exact: dict[Operation, set[Operation]] = {}
+    exact: dict[Operation, set[Element]] = {}
     for op, kept in needed(tracer.events):
         exact.setdefault(op, set()).update(kept)
-    used = {place for kept in exact.values() for place in kept}
+    used = {place for kept in exact.values() for place, _ in kept}
     for op, kept in exact.items():
         # A buffer that is not used is alive for the step at which it is made.
-        assert found_alive(liveness, op, buffers) - ({op} - used) == kept, str(op)
+        alive = found_alive(liveness, op, buffers)
+        assert {each for each in alive if each[0] is not op or op in used} == kept, str(op)
 
 
 # a plan runs

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from itertools import permutations
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sampling import examples
 
-from penstock.passes.planning.op_order import OrderProblem, order_ops, peak_of
+from penstock.passes.planning.op_order import order_ops
+from penstock.passes.planning.order_problem import OrderProblem, peak_of
+from penstock.passes.planning.order_runs import runs_of
 
 
 @st.composite
@@ -32,13 +34,75 @@ def problems(draw: st.DrawFn, most: int) -> OrderProblem:
     return OrderProblem(tuple(sizes), tuple(frozenset(each) for each in touched), tuple(before), tuple(inside))
 
 
+@st.composite
+def problems_of_strips(draw: st.DrawFn, most: int) -> OrderProblem:
+    """The same, of which some buffers are strips of larger ones, one behind the other in any order."""
+    problem = draw(problems(most))
+    ends = [0] * 3
+    strips: list[tuple[int, int]] = []
+    for number, size in enumerate(problem.sizes):
+        whole = draw(st.integers(0, 3))
+        strips.append((3 + number, 0) if whole == 3 else (whole, ends[whole]))
+        if whole < 3:
+            ends[whole] += size
+    order = draw(st.permutations(range(len(problem.sizes))))
+    place = {buffer: number for number, buffer in enumerate(order)}
+    return replace(
+        problem,
+        sizes=tuple(problem.sizes[buffer] for buffer in order),
+        touched=tuple(frozenset(place[buffer] for buffer in each) for each in problem.touched),
+        strips=tuple(strips[buffer] for buffer in order),
+    )
+
+
 def least_peak(problem: OrderProblem) -> int:
-    peaks: list[int] = []
-    for order in permutations(range(len(problem.touched))):
-        place = {op: number for number, op in enumerate(order)}
-        if all(place[other] < place[op] for op, others in enumerate(problem.before) for other in others):
-            peaks.append(peak_of(problem, order))
-    return min(peaks)
+    """By the definition of what is alive, over all sets of ops that may have been executed."""
+    count = len(problem.touched)
+    users = [
+        {op for op, touched in enumerate(problem.touched) if each in touched} for each in range(len(problem.sizes))
+    ]
+
+    def during(done: frozenset[int], op: int) -> int:
+        now = done | {op}
+        alive = [each for each, ops in enumerate(users) if ops & now and ops - done]
+        if not problem.strips:
+            return problem.inside[op] + sum(problem.sizes[each] for each in alive)
+        taken = {problem.strips[each][0]: set[int]() for each in alive}
+        for each in alive:
+            whole, low = problem.strips[each]
+            taken[whole] |= {low, low + problem.sizes[each]}
+        return problem.inside[op] + sum(max(each) - min(each) for each in taken.values())
+
+    peaks = {frozenset[int](): 0}
+    for _ in range(count):
+        longer: dict[frozenset[int], int] = {}
+        for done, peak in peaks.items():
+            for op in set(range(count)) - done:
+                if problem.before[op] <= done:
+                    after = done | {op}
+                    longer[after] = min(longer.get(after, 1 << 60), max(peak, during(done, op)))
+        peaks = longer
+    return peaks[frozenset(range(count))]
+
+
+@given(problems(10))
+@examples(200)
+def test_ops_that_are_executed_as_one_cost_nothing(problem: OrderProblem) -> None:
+    runs = runs_of(problem)
+    order = [op for run in runs.ops for op in run]
+    assert peak_of(problem, order) <= peak_of(problem, range(len(order)))
+    assert order_ops(problem).peak == least_peak(problem)
+
+
+def test_a_chain_is_one_run_up_to_where_it_leaves_least() -> None:
+    # Three chains of a small, a large and a middle buffer, which a last op joins: one hill each.
+    sizes = (1, 9, 4) * 3
+    touched = [frozenset(range(first, place + 1)) for first in (0, 3, 6) for place in range(first, first + 3)]
+    touched = [each if len(each) < 3 else each - {min(each)} for each in touched]
+    before = [frozenset({op - 1} if op % 3 else set[int]()) for op in range(9)]
+    joined = frozenset({2, 5, 8})
+    problem = OrderProblem(sizes, (*touched, joined), (*before, joined), (0,) * 10)
+    assert runs_of(problem).ops == ((0, 1, 2), (3, 4, 5), (6, 7, 8), (9,))
 
 
 @given(problems(6))
@@ -55,6 +119,29 @@ def test_a_search_that_stops_early_says_no_more_than_it_knows(problem: OrderProb
     outcome, least = order_ops(problem, steps), least_peak(problem)
     assert peak_of(problem, outcome.order) == outcome.peak
     assert outcome.bound <= least <= outcome.peak <= peak_of(problem, range(len(problem.touched)))
+
+
+@given(problems_of_strips(7), st.sampled_from([0, 3, 100_000]))
+@examples(300)
+def test_all_between_strips_that_are_alive_takes_room(problem: OrderProblem, steps: int) -> None:
+    outcome, least, before = (
+        order_ops(problem, steps),
+        least_peak(problem),
+        peak_of(problem, range(len(problem.touched))),
+    )
+    assert peak_of(problem, outcome.order) == outcome.peak
+    assert outcome.bound <= least <= outcome.peak <= before
+    assert outcome.peak < before or outcome.order == tuple(range(len(problem.touched)))
+
+
+@given(problems(4), problems(4), st.integers(0, 12))
+@examples(200)
+def test_what_is_found_of_one_part_bounds_no_other(left: OrderProblem, right: OrderProblem, steps: int) -> None:
+    ops, buffers = len(left.touched), len(left.sizes)
+    touched = (*left.touched, *(frozenset(each + buffers for each in part) for part in right.touched))
+    before = (*left.before, *(frozenset(each + ops for each in part) for part in right.before))
+    problem = OrderProblem((*left.sizes, *right.sizes), touched, before, (*left.inside, *right.inside))
+    assert order_ops(problem, steps).bound <= least_peak(problem)
 
 
 @given(problems(40))

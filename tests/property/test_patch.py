@@ -265,3 +265,21 @@ def test_what_cannot_be_is_said(patch: PatchPass, message: str, note: str) -> No
         patch.apply(ctx, module)
     assert message in fault.value.message
     assert note in "".join(fault.value.notes)
+
+
+def test_a_limit_that_channels_do_not_meet_is_met_by_patches() -> None:
+    """A pool by channels keeps all that the convolution before it reads, which is larger here than what it makes."""
+    text = """
+func.func @main(%x: tensor<1x3x8x8xf32>) -> tensor<1x4x1x1xf32> {
+  %v = graph.constant dense<0.25> : tensor<16x3x3x3xf32>
+  %w = graph.constant dense<0.5> : tensor<4x16x3x3xf32>
+  %0 = graph.conv %x, %v strides [1, 1] pads [1, 1, 1, 1] dilations [1, 1] : (tensor<1x3x8x8xf32>, tensor<16x3x3x3xf32>) -> tensor<1x16x8x8xf32>
+  %1 = graph.conv %0, %w strides [2, 2] pads [1, 1, 1, 1] dilations [1, 1] : (tensor<1x16x8x8xf32>, tensor<4x16x3x3xf32>) -> tensor<1x4x4x4xf32>
+  %2 = graph.global_average_pool %1 : tensor<1x4x4x4xf32> -> tensor<1x4x1x1xf32>
+  func.return %2 : tensor<1x4x1x1xf32>
+}
+"""  # noqa: E501
+    for limit in (1100, 4200):
+        assert np.array_equal(run(text, PatchPass(limit=limit))[0], run(text, None)[0])
+    with pytest.raises(UserError, match="do not fit 100 bytes"):
+        run(text, PatchPass(limit=100))

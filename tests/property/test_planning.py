@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from sampling import examples
 
 from penstock.passes.planning.minimalloc_csv import parse_csv, write_csv
+from penstock.passes.planning.online import at_sizes, settled
 from penstock.passes.planning.problem import (
     Buffer,
     Interval,
@@ -280,3 +281,23 @@ def test_a_problem_and_its_plan_survive_csv(problem: Problem, data: st.DataObjec
     offsets = {b.id: data.draw(st.integers(0, 9)) * b.alignment for b in problem.buffers}
     assert parse_csv(write_csv(problem, Plan(offsets)), bank_size=BANK) == (problem, Plan(offsets))
     assert parse_csv(write_csv(problem), bank_size=BANK) == (problem, Plan())
+
+
+@examples(200)
+@given(problems(), st.sampled_from(["first-fit-by-size", "portfolio"]), st.data())
+def test_smaller_buffers_settle_into_a_valid_plan_that_ends_nowhere_higher(
+    problem: Problem, name: str, data: st.DataObject
+) -> None:
+    plan = solve(problem, name).plan
+    if plan is None:
+        return
+    sizes = {each.id: data.draw(st.integers(0, each.size)) for each in problem.buffers}
+    smaller = at_sizes(problem, sizes)
+    found = settled(problem, plan, sizes)
+    validate(smaller, found)
+    for each, small in zip(problem.buffers, smaller.buffers, strict=True):
+        assert found.offsets[each.id] + small.size <= plan.offsets[each.id] + each.size
+    larger = {each.id: each.size + 1 for each in problem.buffers}
+    if larger:
+        with pytest.raises(PlanError, match="has at most"):
+            settled(problem, plan, larger)

@@ -25,9 +25,11 @@ from penstock.dialects.accel import DmaOp, ExecOp
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.weights import WeightStore
 from penstock.passes.analysis.kernels import partition
-from penstock.runtime.compiler import attach_machine, compile_module, pipeline
+from penstock.runtime.compiler import compile_module
 from penstock.runtime.interpreter import run_module
+from penstock.runtime.machines import attach_machine
 from penstock.runtime.pass_manager import read_pipeline, run_passes
+from penstock.runtime.pipeline import pipeline
 
 Array = NDArray[Any]
 

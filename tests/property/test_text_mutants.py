@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.lowering.from_text import read_text, split_text
-from penstock.runtime.compiler import pipeline
+from penstock.runtime.pipeline import pipeline
 from penstock.tools.fuzz.text_mutants import mutant
 from penstock.tools.opt import run
 

@@ -11,8 +11,9 @@ from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i64
 from penstock.dialects.context import PenstockContext, make_context
 from penstock.lowering.from_text import SourceText, parse_text
 from penstock.passes.analysis.kernels import MACS, machine_kernels
-from penstock.runtime.compiler import attach_machine, pipeline
+from penstock.runtime.machines import attach_machine
 from penstock.runtime.pass_manager import read_pipeline, run_passes
+from penstock.runtime.pipeline import pipeline
 from penstock.runtime.simulator.run import KernelRun, run_program
 
 MACHINE, BLOCK = "gemmini-fp32", 4

@@ -7,7 +7,7 @@ from xdsl.parser import Parser
 
 from penstock.dialects.context import PenstockContext, make_context
 from penstock.lowering.from_text import SourceText, parse_text
-from penstock.runtime.compiler import attach_machine
+from penstock.runtime.machines import attach_machine
 from penstock.runtime.pass_manager import verify
 
 

@@ -413,3 +413,41 @@ func.func @buffers(%t: tensor<?x4xf32>, %m: memref<?x4xf32, strided<[?, ?], offs
   %2 = bufferization.to_tensor %s : memref<4xf32, "spad">
   return %0 : tensor<?x4xf32>
 }
+
+// -----
+
+// A size that is known may be unknown to the type of a view, and a rank to that of a reshaped tensor.
+"builtin.module"() ({
+  "func.func"() <{function_type = (memref<?xf32>, tensor<*xf32>, tensor<?xindex>, tensor<?x16x?xf32>, tensor<2x?x?xf32>) -> (), sym_name = "unknown"}> ({
+  ^bb0(%0: memref<?xf32>, %1: tensor<*xf32>, %2: tensor<?xindex>, %3: tensor<?x16x?xf32>, %4: tensor<2x?x?xf32>):
+    %5 = "memref.reinterpret_cast"(%0) <{operandSegmentSizes = array<i32: 1, 0, 0, 0>, static_offsets = array<i64: 1>, static_sizes = array<i64: 10, 10>, static_strides = array<i64: 1, 1>}> : (memref<?xf32>) -> memref<10x?xf32, strided<[?, 1], offset: ?>>
+    %6 = "tensor.reshape"(%1, %2) : (tensor<*xf32>, tensor<?xindex>) -> tensor<*xf32>
+    %7 = "linalg.softmax"(%3, %4) <{dimension = 2 : i64}> : (tensor<?x16x?xf32>, tensor<2x?x?xf32>) -> tensor<2x?x?xf32>
+    "func.return"() : () -> ()
+  }) : () -> ()
+}) : () -> ()
+
+// -----
+
+// One group of operands has no sizes of groups.
+"builtin.module"() ({
+  "func.func"() <{function_type = (memref<10xf32>, memref<10xf32>) -> (), sym_name = "device"}> ({
+  ^bb0(%0: memref<10xf32>, %1: memref<10xf32>):
+    "gpu.memcpy"(%0, %1) : (memref<10xf32>, memref<10xf32>) -> ()
+    "gpu.dealloc"(%1) : (memref<10xf32>) -> ()
+    "func.return"() : () -> ()
+  }) : () -> ()
+}) : () -> ()
+
+// -----
+
+// Handles of one type are merged, and loops have the type of their ops.
+"builtin.module"() ({
+  "transform.named_sequence"() <{arg_attrs = [{transform.consume}], function_type = (!transform.any_op) -> (), sym_name = "__transform_main"}> ({
+  ^bb0(%0: !transform.any_op):
+    %1:2 = "transform.structured.tile_using_for"(%0) <{scalable_sizes = array<i1: false>, static_sizes = array<i64: 4>}> : (!transform.any_op) -> (!transform.any_op, !transform.op<"scf.for">)
+    %2 = "transform.param.constant"() <{value = 1 : i64}> : () -> !transform.param<i64>
+    %3 = "transform.merge_handles"(%2, %2) : (!transform.param<i64>, !transform.param<i64>) -> !transform.param<i64>
+    "transform.yield"() : () -> ()
+  }) : () -> ()
+}) {transform.with_named_sequence} : () -> ()

@@ -48,6 +48,16 @@ machine.target @toy frequency 1000 {{
       linalg.yield %s : f32
     }}
   }}
+  machine.intrinsic @double unit @execute operands [x row, y row] shape {{i = [1, 8], j = [1, 8]}} ii 1 depth 4 {{
+  ^bb0(%x: {SPAD}, %y: {SPAD}):
+    linalg.generic {{indexing_maps = [affine_map<(i, j) -> (i, j)>, affine_map<(i, j) -> (i, j)>],
+                     iterator_types = ["parallel", "parallel"]}}
+        ins(%x : {SPAD}) outs(%y : {SPAD}) {{
+    ^bb1(%a: f32, %z: f32):
+      %s = arith.addf %a, %a : f32
+      linalg.yield %s : f32
+    }}
+  }}
   machine.intrinsic @zero_acc dma @mvin operands [dst row] shape {{i = ?, j = ?}} {{
   ^bb0(%dst: {ACC}):
     linalg.generic {{indexing_maps = [affine_map<(i, j) -> (i, j)>], iterator_types = ["parallel", "parallel"]}}
@@ -311,6 +321,36 @@ def test_the_host_must_wait_for_what_it_reads() -> None:
             continue
         found.append("memref.load")
     assert found
+
+
+@pytest.mark.parametrize(("row", "is_right"), [(1, True), (0, False)])
+def test_an_exec_may_write_what_it_reads_through_another_view(row: int, is_right: bool) -> None:
+    """Through one of other elements, of which it reads some that it writes, it may not."""
+    rows = 'memref<2x4xf32, "spad">'
+    part = 'memref<1x4xf32, strided<[4, 1], offset: 4>, "spad">'
+    other = 'memref<1x4xf32, strided<[4, 1], offset: OFFSET>, "spad">'.replace("OFFSET", str(2 + 2 * row))
+    body = f"""
+      %a = mem.buffer at 0 : {rows}
+      %t = accel.dma %x to %a on "mvin" : memref<2x4xf32> to {rows}
+      %flat = memref.collapse_shape %a [[0, 1]] : {rows} into memref<8xf32, "spad">
+      %from = memref.subview %flat[{2 + 2 * row}] [4] [1] : memref<8xf32, "spad"> to
+        memref<4xf32, strided<[1], offset: {2 + 2 * row}>, "spad">
+      %read = memref.expand_shape %from [[0, 1]] output_shape [1, 4] :
+        memref<4xf32, strided<[1], offset: {2 + 2 * row}>, "spad"> into {other}
+      %written = memref.subview %a[1, 0] [1, 4] [1, 1] : {rows} to {part}
+      %u = accel.exec @double extents [1, 4] maps [{IDENTITY}, {IDENTITY}] (%read, %written) after (%t)
+        : {other}, {part}
+      %v = accel.dma %a to %y on "mvout" after (%u) : {rows} to memref<2x4xf32>
+      accel.barrier"""
+    module = kernel_of(body, "%x: memref<2x4xf32>", "%y: memref<2x4xf32>")
+    for seed in SEEDS:
+        x, y = np.arange(8, dtype=np.float32).reshape(2, 4), np.zeros((2, 4), np.float32)
+        if is_right:
+            run_function(module, "f", [x, y], seed=seed)
+            assert y.tolist() == [[0, 1, 2, 3], [8, 10, 12, 14]]
+        else:
+            with pytest.raises(UserError, match="which a command in flight is writing"):
+                run_function(module, "f", [x, y], seed=seed)
 
 
 def test_what_a_transfer_is_overwriting_is_undefined_meanwhile() -> None:

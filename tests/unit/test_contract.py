@@ -19,11 +19,11 @@ from penstock.dialects.context import make_context
 from penstock.lowering.from_text import SourceText, parse_text
 from penstock.passes.analysis.kernels import is_contraction
 from penstock.passes.analysis.reductions import combiners
-from penstock.runtime.compiler import passes_for
 from penstock.runtime.interpreter import bits, run_module
 from penstock.runtime.interpreter.generic import evaluator_of
 from penstock.runtime.native import load_native
 from penstock.runtime.pass_manager import read_pipeline, run_passes
+from penstock.runtime.pipeline import passes_for
 from penstock.tools.lockstep import lockstep
 
 Array = NDArray[Any]

@@ -27,7 +27,7 @@ def test_an_engine_shows_its_figures_its_memories_and_its_units(engine: penstock
     html = engine._repr_html_()  # pyright: ignore[reportPrivateUsage]
     root = ElementTree.fromstring(f"<html>{html}</html>")
     titles = [svg.findtext(f"{SVG}text") for svg in root.iter(f"{SVG}svg")]
-    assert titles[0] == "gemmini-fp32: 11,477 cycles"
+    assert titles[0] == "gemmini-fp32: 11,126 cycles"
     assert set(titles[1:]) == {
         "@fused_0, acc: 2,048 of 65,536 bytes",
         "@fused_2, spad: 5,760 of 262,144 bytes",

@@ -18,7 +18,7 @@ from penstock.dialects.context import make_context
 from penstock.dialects.machine import TargetOp
 from penstock.lowering.from_text import SourceText, parse_text
 from penstock.lowering.to_text import module_text
-from penstock.runtime.compiler import attach_machine
+from penstock.runtime.machines import attach_machine
 from penstock.runtime.pass_manager import read_pipeline, run_passes, verify
 from penstock.tools.universe import PASSES
 

@@ -19,9 +19,10 @@ from penstock.dialects.mem import CopyOp, scope_of
 from penstock.dialects.weights import WeightStore
 from penstock.passes.analysis.kernels import HOST, Placement, kernels, partition
 from penstock.passes.planning.tile_problem import NoTile, TileDim, given_size, tile_sizes
-from penstock.runtime.compiler import attach_machine, pipeline
 from penstock.runtime.interpreter import Counters, run_module
+from penstock.runtime.machines import attach_machine
 from penstock.runtime.pass_manager import read_pipeline, run_passes
+from penstock.runtime.pipeline import pipeline
 
 BLOCKS = Path(__file__).parents[1] / "machines" / "blocks.toml"
 

@@ -13,9 +13,11 @@ from xdsl.dialects.builtin import ModuleOp
 from penstock.dialects.accel import DmaOp, ExecOp
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.weights import WeightStore
-from penstock.runtime.compiler import LoadedProgram, attach_machine, compile_module, level_of, load_input
+from penstock.runtime.compiler import LoadedProgram, compile_module, load_input
 from penstock.runtime.engine import Engine
 from penstock.runtime.interpreter import run_module
+from penstock.runtime.levels import level_of
+from penstock.runtime.machines import attach_machine
 
 LEVELS = Path(__file__).parents[1] / "filecheck" / "levels"
 Array = NDArray[Any]

@@ -13,9 +13,10 @@ from xdsl.dialects.linalg.ops import GenericOp
 from penstock.dialects.context import PenstockContext, make_context
 from penstock.lowering.from_text import SourceText, parse_text
 from penstock.passes.analysis.kernels import is_contraction
-from penstock.runtime.compiler import attach_machine, compile_module
+from penstock.runtime.compiler import compile_module
 from penstock.runtime.engine import Engine
 from penstock.runtime.interpreter import run_module
+from penstock.runtime.machines import attach_machine
 from penstock.runtime.pass_manager import read_pipeline, run_passes
 
 Array = NDArray[Any]

@@ -288,9 +288,9 @@ def test_a_wrong_result_type_is_refused(wanted: Sample) -> None:
 
 def test_samples_cover_every_op_of_the_dialect() -> None:
     covered = {sample_module(each)[1].name for each in SAMPLES}
-    # A kernel stands in the module as a function: tests/unit/test_kernels_in_graphs.py. For branches see
+    # A kernel stands in the module as a function: tests/unit/test_kernels_in_graphs.py. For branches and loops see
     # tests/filecheck/graph/group.mlir and tests/property/test_branches.py.
-    assert covered | {"graph.yield", "graph.kernel", "graph.if"} == {op.name for op in graph.OPS}
+    assert covered | {"graph.yield", "graph.kernel", "graph.if", "graph.loop"} == {op.name for op in graph.OPS}
 
 
 def test_pattern_kinds_are_ordered_from_easy_to_hard_to_fuse() -> None:

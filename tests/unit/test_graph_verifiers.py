@@ -186,7 +186,9 @@ def test_a_group_must_agree_with_its_region(body: str, types: str, message: str)
 
 
 def test_a_yield_outside_a_group_is_refused() -> None:
-    with pytest.raises(VerifyException, match=r"expects parent op to be one of 'graph.fused', 'graph.if'"):
+    with pytest.raises(
+        VerifyException, match=r"expects parent op to be one of 'graph.fused', 'graph.if', 'graph.loop'"
+    ):
         parsed("func.func @f() { graph.yield }").verify()
 
 

@@ -23,8 +23,8 @@ from penstock.dialects.mem import CopyOp, memref_of, span_in_bytes
 from penstock.lowering.from_machine_toml import load_machine, native_machine
 from penstock.lowering.to_text import module_text
 from penstock.passes.analysis.kernels import kernels
-from penstock.runtime.compiler import attach_machine
 from penstock.runtime.interpreter import run_module
+from penstock.runtime.machines import attach_machine
 from penstock.runtime.pass_manager import read_pipeline, run_passes
 
 MACHINES = ("host-avx2", "host-avx512-vnni", "host-neon")
@@ -344,8 +344,13 @@ def test_few_input_channels_leave_output_channels_in_blocks() -> None:
     assert (4, 5, 5, 3, 16) in [engine.ctx.weights[name].shape for name in engine.ctx.weights]
 
 
-@pytest.mark.parametrize(("width", "stride", "channels_last"), [(48, 1, False), (48, 2, False), (9, 1, True)])
-def test_vectors_of_columns_are_for_long_rows_that_lie_together(width: int, stride: int, channels_last: bool) -> None:
+@pytest.mark.parametrize(
+    ("width", "stride", "channels_last"),
+    [(48, 1, False), (48, 2, False), (9, 1, False), (14, 2, False), (7, 1, True), (7, 3, True), (3, 1, True)],
+)
+def test_vectors_of_columns_are_for_rows_that_they_fill_and_that_lie_together(
+    width: int, stride: int, channels_last: bool
+) -> None:
     shape, weights = (1, 48, 20, width), {"w": np.random.default_rng(1).standard_normal((48, 1, 3, 3)).astype("f4")}
     nodes = [helper.make_node("Conv", ["x", "w"], ["y"], group=48, pads=[1] * 4, strides=[stride] * 2)]
     engine = check(model(nodes, shape, weights), shape, "host-avx2", f"{width}, {stride}")

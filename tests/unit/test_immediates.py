@@ -27,10 +27,11 @@ from penstock.passes.analysis.access import access_of
 from penstock.passes.analysis.intrinsics import candidates, match_intrinsic
 from penstock.passes.analysis.kernels import partition
 from penstock.passes.toolchain import find_compiler
-from penstock.runtime.compiler import attach_machine, pipeline
 from penstock.runtime.engine import Engine
 from penstock.runtime.interpreter import run_module
+from penstock.runtime.machines import attach_machine
 from penstock.runtime.pass_manager import read_pipeline, run_passes
+from penstock.runtime.pipeline import pipeline
 
 Array = NDArray[Any]
 BLOCKS = Path(__file__).parents[1] / "machines" / "blocks.toml"

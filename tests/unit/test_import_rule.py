@@ -18,8 +18,9 @@ INTERPRETER = "penstock.runtime.interpreter"
 PASSES = "penstock.passes"
 LEVELS = tuple(f"{PASSES}.{level}" for level in ("graph", "tensor", "loop", "accel"))
 """The rooms of the passes, one a level."""
-ASKS = {LEVELS[0]: (LEVELS[1],)}
-"""What the passes of a level may import of others: those of graphs ask what a machine covers."""
+ASKS = {LEVELS[0]: (LEVELS[1],), LEVELS[3]: (LEVELS[2],)}
+"""What the passes of a level may import of others: those of graphs ask what a machine covers, and those of commands let
+the buffers off chip have places, and calls an order, as loops have them."""
 BELOW = tuple(f"{PASSES}.{room}" for room in ("planning", "analysis", "schedule"))
 """What the passes of all levels stand on, from the ground up: solvers without IR, what reads it, what schedules do."""
 
@@ -109,7 +110,7 @@ def test_the_scan_finds_the_imports_of_a_file(repository: Path) -> None:
     modules = source_files(repository)
     assert "penstock.tools.opt_run" in modules
     found = {name for _, name in imports_of(modules["penstock.tools.opt_run"], modules)}
-    assert {"penstock.tools.errors", "penstock.runtime.compiler"} <= found, "one at the top, one in a function"
+    assert {"penstock.tools.errors", "penstock.runtime.pipeline"} <= found, "one at the top, one in a function"
 
 
 def find_cycle(graph: dict[str, list[str]]) -> list[str] | None:

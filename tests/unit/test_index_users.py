@@ -21,8 +21,8 @@ from penstock.passes.schedule.footprint import footprint, source_of
 from penstock.passes.schedule.ordering.accesses import IterationReader
 from penstock.passes.tensor.bufferization.assignment import disjoint, slice_of, whole
 from penstock.passes.toolchain import find_compiler
-from penstock.runtime.compiler import attach_machine
 from penstock.runtime.interpreter import Counters, run_module
+from penstock.runtime.machines import attach_machine
 from penstock.runtime.native import load_native
 from penstock.runtime.pass_manager import read_pipeline, run_passes
 

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
+import pytest
 from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.dialects.func import FuncOp
 
 from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import location_of, render_location
+from penstock.dialects.machine import TargetOp, find_target
+from penstock.dialects.remembered import Remembered
 from penstock.lowering.from_text import SourceText, parse_text
 from penstock.passes.isomorphic_kernels import rewrite_kernels, structure_of
+from penstock.runtime.machines import attach_machine
+from penstock.runtime.pass_manager import read_pipeline
 
 KERNEL = """
 func.func private @{name}(%x: memref<4x{size}xf32>) attributes {{crossing = {crossing} : i64}} {{
@@ -28,9 +35,26 @@ def functions(*texts: str) -> tuple[ModuleOp, list[FuncOp]]:
     return module, [op for op in module.ops if isinstance(op, FuncOp)]
 
 
-def rewritten(*texts: str, context: dict[str, int] | None = None) -> tuple[list[FuncOp], list[str]]:
+def with_machine(module: ModuleOp, machine: str) -> TargetOp:
+    attach_machine(module, machine)
+    target = find_target(module)
+    assert target is not None
+    return target
+
+
+def rewritten(
+    *texts: str,
+    context: dict[str, int] | None = None,
+    remembered: Remembered | None = None,
+    machine: str = "gemmini-fp32",
+    what: str = "cse",
+) -> tuple[list[FuncOp], list[str]]:
     """The functions, in which every copy is erased and a remark is written; and which were not copied from another."""
     module, found = functions(*texts)
+    target = with_machine(module, machine)
+    (module_pass,) = read_pipeline(what)
+    ctx = make_context()
+    ctx.remembered = remembered
     seen: list[str] = []
 
     def rewrite(function: FuncOp) -> None:
@@ -41,7 +65,10 @@ def rewritten(*texts: str, context: dict[str, int] | None = None) -> tuple[list[
                 op.detach()
                 op.erase()
 
-    rewrite_kernels(found, rewrite, lambda function: (context or {}).get(function.sym_name.data))
+    def key(function: FuncOp) -> Hashable:
+        return (context or {}).get(function.sym_name.data)
+
+    rewrite_kernels(ctx, found, target, module_pass, rewrite, key)
     module.verify()
     return found, seen
 
@@ -56,6 +83,41 @@ def test_a_kernel_that_differs_in_name_crossing_and_locations_is_copied() -> Non
     assert places == ['kernels.mlir:3:3 ("node of f")', 'kernels.mlir:9:3 ("node of g")']
     arguments = [render_location(each.body.block.args[0].location) for each in found]
     assert arguments == ["kernels.mlir:2:22", "kernels.mlir:8:22"]
+
+
+def test_a_kernel_of_another_program_is_copied_where_programs_share_what_is_remembered() -> None:
+    remembered = Remembered()
+    assert rewritten(kernel("f"), remembered=remembered)[1] == ["f"]
+    found, seen = rewritten("\n", kernel("g", crossing=8), remembered=remembered)
+    assert seen == []
+    assert [op.name for op in found[0].body.block.ops] == ["mem.buffer", "func.return"]
+    assert str(found[0].attributes["remark"]) == '"erased"'
+    assert location_of(next(iter(found[0].body.block.ops))) == 'kernels.mlir:4:3 ("node of g")'
+    assert rewritten(kernel("g"))[1] == ["g"]
+    assert rewritten(kernel("g"), remembered=remembered, machine="vta-pynq")[1] == ["g"]
+    assert rewritten(kernel("g"), remembered=remembered, what="dce")[1] == ["g"]
+    assert rewritten(kernel("g"), remembered=remembered, context={"g": 1})[1] == ["g"]
+
+
+def test_a_machine_differs_from_another_by_the_names_of_its_parts() -> None:
+    texts: list[object] = []
+    for name in ("spad", "other"):
+        module = ModuleOp([])
+        target = with_machine(module, "gemmini-fp32")
+        scope = next(op for op in target.walk() if op.name == "machine.scope")
+        scope.properties["sym_name"] = StringAttr(name)
+        texts.append(structure_of(target, located=False)[0])
+    assert texts[0] != texts[1]
+
+
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.dialects.remembered.MOST", 2)
+    remembered = Remembered()
+    for number in (1, 2):
+        remembered.keep(number, str(number))
+    assert remembered.get(1) == "1"
+    remembered.keep(3, "3")
+    assert [remembered.get(number) for number in (1, 2, 3)] == ["1", None, "3"]
 
 
 def test_what_decides_otherwise_is_rewritten_by_itself() -> None:

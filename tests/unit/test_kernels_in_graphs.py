@@ -9,8 +9,9 @@ import pytest
 
 import penstock
 from penstock.dialects.diagnostics import UserError
-from penstock.runtime.compiler import load_input, pipeline
+from penstock.runtime.compiler import load_input
 from penstock.runtime.levels import level_of
+from penstock.runtime.pipeline import pipeline
 
 GRAPH = """
 func.func @main(%x: tensor<4x8xf32>, %z: tensor<8xf32>) -> tensor<4xf32> {

@@ -12,8 +12,8 @@ from xdsl.dialects import memref
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.mem import memref_of, static_strides
 from penstock.dialects.weights import WeightStore
-from penstock.runtime.compiler import attach_machine
 from penstock.runtime.interpreter import run_module
+from penstock.runtime.machines import attach_machine
 from penstock.runtime.pass_manager import read_pipeline, run_passes, verify
 
 PROGRAM = """#id = affine_map<(i, j, k) -> (i, j, k)>

@@ -19,10 +19,11 @@ from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.graph import AddOp, SubOp
 from penstock.lowering.from_text import SourceText, parse_text
-from penstock.runtime.compiler import attach_machine
+from penstock.runtime.machines import attach_machine
 from penstock.runtime.pass_manager import read_pipeline
 from penstock.runtime.signature import signature_of
-from penstock.tools.lockstep import Lockstep, default_inputs, lockstep, summed_terms
+from penstock.tools.lockstep import Lockstep, default_inputs, lockstep
+from penstock.tools.rounding import summed_terms
 
 if TYPE_CHECKING:
     from tests.conftest import Command

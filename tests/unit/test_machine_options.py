@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -12,8 +11,8 @@ import pytest
 
 import penstock as package
 from penstock.dialects.machine import TargetOp
-from penstock.lowering.from_machine_toml import load_machine, machine_text, shipped_machines
-from penstock.lowering.machine_file import PART_KINDS, SINGLE_KINDS, is_number
+from penstock.lowering.from_machine_toml import load_machine, machine_document, machine_text, shipped_machines
+from penstock.lowering.machine_keys import PART_KINDS, SINGLE_KINDS, is_number
 
 if TYPE_CHECKING:
     from tests.conftest import Command
@@ -28,26 +27,20 @@ func.func @main(%x: tensor<16x16xf32> {graph.name = "x"}) -> (tensor<16x16xf32> 
 
 def numbers_of_file(name: str) -> Iterator[tuple[str, object]]:
     """Each number of a machine file, with its path."""
-    document: dict[str, Any] = tomllib.loads(machine_text(name)[1])
-    if (base := document["machine"].get("extends")) is not None:
-        yield from ((path, value) for path, value in numbers_of_file(base) if not _is_removed(document, path))
+    document: dict[str, Any] = machine_document(*machine_text(name))[0]
     if (frequency := document["machine"].get("freq_mhz")) is not None:
         yield "machine.freq_mhz", frequency["value"] if isinstance(frequency, Mapping) else frequency
     for kind in PART_KINDS:
-        for part in cast(list[Mapping[str, Any]], document.get(kind, []) if kind not in SINGLE_KINDS else []):
-            if part.get("remove"):
+        for part in cast(list[Mapping[str, Any] | None], document.get(kind, []) if kind not in SINGLE_KINDS else []):
+            if part is None:  # of the base, and removed
                 continue
             owner = f"{kind}.{part['name']}" if "name" in part else f"{kind}.{part['from']}.{part['to']}"
             for key, value in part.items():
                 if key == "shape":
                     yield from ((f"{owner}.shape.{dim}", extent) for dim, extent in value.items())
                 elif is_number(kind, [key]):
-                    yield f"{owner}.{key}", value["value"] if isinstance(value, Mapping) else value
-
-
-def _is_removed(document: Mapping[str, Any], path: str) -> bool:
-    kind, name, *_ = path.split(".")
-    return any(part.get("remove") and part["name"] == name for part in document.get(kind, []) if kind != "machine")
+                    plain = cast(object, value["value"] if isinstance(value, Mapping) else value)
+                    yield f"{owner}.{key}", f'"{plain}"' if isinstance(plain, str) else plain
 
 
 def without_origins(target: TargetOp) -> str:
@@ -83,8 +76,10 @@ def test_a_value_is_what_the_file_would_say(tmp_path: Path) -> None:
         ('"axi_rd"\nrate = [8, 1]', f'"axi_rd"\nrate = {{ value = [16, 1], {own} }}'),
         ("latency = { value = 8, assumed = true }", f"latency = {{ value = 20, {own} }}"),
         ("shape = { m = 1, n = 16, k = 16 }", f"shape = {{ m = {{ value = 2, {own} }}, n = 16, k = 16 }}"),
-        ("capacity = 255", f"capacity = {{ value = 4, {own} }}"),
-        ('on_full = "error"', 'on_full = "block"'),
+        (
+            '{ from = "load", to = "compute" }',
+            f'{{ from = "load", to = "compute", capacity = {{ value = 4, {own} }}, on_full = "block" }}',
+        ),
         ('rule = "truncate"', 'rule = "saturate"'),
         (
             '{ name = "acc", scope = "acc", dtype = "i32", role = "inout", strides = "row" }',

@@ -18,8 +18,9 @@ from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import BufferOp, CopyOp
 from penstock.dialects.weights import WeightStore
 from penstock.passes.analysis.kernels import HOST, device_of, kernels, partition, share_on_machine
-from penstock.runtime.compiler import attach_machine, compile_module
+from penstock.runtime.compiler import compile_module
 from penstock.runtime.interpreter import run_module
+from penstock.runtime.machines import attach_machine
 from penstock.runtime.pass_manager import read_pipeline, run_passes
 
 TO_DEVICES = "graph-fuse,graph-to-tensor,assign-devices"
@@ -197,7 +198,7 @@ def test_one_tile_holds_a_tree_of_ops_that_read_where_they_write(read: str, host
     ctx = make_context()
     module = Parser(ctx, TREE.replace("READ", read)).parse_module()
     attach_machine(module, "rapid-core-like")
-    run_passes(ctx, module, read_pipeline("assign-devices{weigh-crossing=false},tile{sizes=4,8}"))
+    run_passes(ctx, module, read_pipeline("assign-devices{weigh-crossing=false},tile"))
     assert devices(module) == (["rapid_core_like", "rapid_core_like", HOST] if host else ["rapid_core_like"])
     rng = np.random.default_rng(0)
     x, y = rng.integers(-4, 5, (8, 8)).astype(np.float16), rng.integers(-4, 5, (8, 8)).astype(np.float32)

@@ -16,8 +16,8 @@ from penstock.passes.loop.mem_plan import MemPlanPass
 from penstock.passes.planning import registry
 from penstock.passes.planning.problem import Limits, Outcome, Plan, Problem
 from penstock.passes.planning.registry import DEFAULT_PLANNER
-from penstock.runtime.compiler import attach_machine
 from penstock.runtime.interpreter import run_module
+from penstock.runtime.machines import attach_machine
 from penstock.runtime.pass_manager import read_pipeline, run_passes, verify
 
 MACHINE = """

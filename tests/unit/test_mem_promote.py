@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from sampling import sweep
 from xdsl.dialects import func, memref
 from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, ModuleOp, StringAttr, i64
 from xdsl.dialects.linalg.ops import GenericOp
@@ -21,16 +22,20 @@ from penstock.dialects.machine import find_target
 from penstock.dialects.mem import BufferOp, CopyOp
 from penstock.passes.analysis.commands.traffic import compulsory_bytes, traffic
 from penstock.passes.analysis.index import AffineIndex
-from penstock.passes.loop.on_chip import choice
+from penstock.passes.analysis.kernels import machine_kernels
+from penstock.passes.loop.on_chip import pinned_kernels
 from penstock.passes.loop.on_chip.prediction import predicted_traffic
 from penstock.passes.loop.on_chip.program import edge_traffic, program_use
+from penstock.passes.loop.on_chip.times import kernel_time
 from penstock.passes.planning.on_chip.registry import strategy_names
 from penstock.passes.planning.problem import Outcome
-from penstock.runtime.compiler import attach_machine, pipeline
 from penstock.runtime.interpreter import Counters, run_module
+from penstock.runtime.machines import attach_machine
 from penstock.runtime.native import load_native
 from penstock.runtime.pass_manager import read_pipeline, run_passes, verify
+from penstock.runtime.pipeline import pipeline
 from penstock.runtime.signature import signature_of
+from penstock.runtime.simulator.run import run_program
 
 Array = NDArray[Any]
 
@@ -371,6 +376,55 @@ def test_a_call_that_does_not_touch_what_it_is_given_makes_no_part_of_it(strateg
     run_everywhere(module)
 
 
+PARTLY = """
+func.func @main(%h: memref<32x16xf32>, %y: memref<32x16xf32> {graph.output = "y"},
+    %z: memref<32x16xf32> {graph.output = "z"}, %w: memref<32x16xf32> {graph.output = "w"}) {
+  func.call @make(%h, %y) : (memref<32x16xf32>, memref<32x16xf32>) -> ()
+  func.call @top(%y, %z) : (memref<32x16xf32>, memref<32x16xf32>) -> ()
+  func.call @top(%y, %w) : (memref<32x16xf32>, memref<32x16xf32>) -> ()
+  func.return
+}
+func.func private @top(%x: memref<32x16xf32>, %y: memref<32x16xf32>) attributes {device = @gemmini_fp32} {
+  %c0 = arith.constant 0 : index
+  %tile = mem.buffer : memref<16x16xf32, "spad">
+  mem.copy %x[%c0, %c0] to %tile : memref<32x16xf32> to memref<16x16xf32, "spad">
+  mem.copy %tile to %y[%c0, %c0] : memref<16x16xf32, "spad"> to memref<32x16xf32>
+  func.return
+}
+func.func private @make(%x: memref<32x16xf32>, %y: memref<32x16xf32>) attributes {device = @gemmini_fp32} {
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %trips = arith.constant 2 : index
+  %rows = arith.constant 16 : index
+  scf.for %i = %c0 to %trips step %c1 {
+    %row = arith.muli %i, %rows : index
+    %tile = mem.buffer : memref<16x16xf32, "spad">
+    mem.copy %x[%row, %c0] to %tile : memref<32x16xf32> to memref<16x16xf32, "spad">
+    mem.copy %tile to %y[%row, %c0] : memref<16x16xf32, "spad"> to memref<32x16xf32>
+  }
+  func.return
+}
+"""
+"""A tensor that tiles make, two of them, and that is read twice."""
+
+
+@pytest.mark.parametrize("tiles", [1, 2])
+def test_what_a_kernel_does_not_write_whole_is_not_copied_whole(tiles: int) -> None:
+    ctx = make_context()
+    module = Parser(ctx, PARTLY.replace("%trips = arith.constant 2", f"%trips = arith.constant {tiles}")).parse_module()
+    attach_machine(module, "gemmini-fp32")
+    run_passes(ctx, module, read_pipeline("mem-promote,mem-plan,mem-verify"))
+    prediction = predicted_traffic(module)
+    assert prediction is not None
+    counters, half = Counters(), np.arange(256, dtype=np.float32).reshape(16, 16)
+    found = run_module(module, [np.vstack([half, -half])], ctx.weights, counters=counters, seed=1)
+    for value in found:
+        np.testing.assert_array_equal(value[:16], half)
+    assert (counters.bytes_in, counters.bytes_out) == (prediction.bytes_in, prediction.bytes_out)
+    stays = [remark for remark in remarks_of(module) if remark.startswith("%y stays in ")]
+    assert bool(stays) == (tiles == 2)
+
+
 def test_a_host_kernel_between_reads_what_was_written_back() -> None:
     text = """
       func.func @main(%x: tensor<32x64xf32>, %w: tensor<64x64xf32>) -> (tensor<64x32xf32>, tensor<32x64xf32>) {
@@ -464,7 +518,7 @@ def test_where_the_planner_finds_no_plan_that_of_the_strategy_is_written_down(mo
     def nothing(*_: object) -> Outcome:
         return Outcome(None)
 
-    monkeypatch.setattr(choice, "find_plan", nothing)
+    monkeypatch.setattr(pinned_kernels, "find_plan", nothing)
     module = promoted(LONG, "rapid-core-like", "mem-promote", "spm", 24576)
     inside = [op for op in module.walk() if isinstance(op, BufferOp)]
     assert inside
@@ -507,3 +561,51 @@ def test_a_kernel_that_does_not_fit_by_itself_is_left_to_the_planner_to_explain(
     run_passes(make_context(), module, read_pipeline("mem-promote"))
     with pytest.raises(UserError, match="does not fit"):
         run_passes(make_context(), module, read_pipeline("mem-plan"))
+
+
+def simulated(module: ModuleOp) -> tuple[int, int]:
+    """The cycles of all kernels that a run takes, as they are timed at the loop level, and as they are simulated."""
+    target, kernels = machine_kernels(module)
+    assert target is not None
+    timed = {kernel.sym_name.data: kernel_time(kernel, target) for kernel in kernels}
+    rest = "multi-buffer{depth=auto},mem-plan,loop-to-accel,accel-pipeline,accel-check-hazards"
+    run_passes(make_context(), module, read_pipeline(rest))
+    run = run_program(module)
+    return sum(each.runs * timed[each.kernel] for each in run.kernels), run.cycles
+
+
+@pytest.mark.parametrize(
+    ("text", "machine"),
+    sweep(
+        [(text, machine) for text in (MLP, BLOCK, FIRE, LONG) for machine in ("gemmini-fp32", "rapid-core-like")],
+        [(MLP, "rapid-core-like"), (BLOCK, "gemmini-fp32"), (FIRE, "rapid-core-like")],
+    ),
+)
+def test_what_is_chosen_by_cycles_is_as_fast_as_the_fewest_bytes_and_computes_the_same(text: str, machine: str) -> None:
+    found: dict[str, tuple[int, int]] = {}
+    for options in ("strategy=none", "objective=bytes", "objective=cycles"):
+        module = promoted(text, machine, f"mem-promote{{{options}}}")
+        timed, cycles = simulated(module)
+        assert abs(timed / cycles - 1) < 0.1, options
+        prediction = predicted_traffic(module)
+        assert prediction is not None
+        found[options] = cycles, prediction.total
+    assert found["objective=cycles"][0] <= min(cycles for cycles, _ in found.values()) * 1.001
+    assert found["objective=bytes"][1] == min(total for _, total in found.values())
+    expected, _ = run_everywhere(promoted(text, machine, "mem-promote{strategy=none}"), in_c=False)
+    chosen, _ = run_everywhere(promoted(text, machine, "mem-promote{objective=cycles}"), in_c=False)
+    np.testing.assert_array_equal(chosen[0], expected[0])
+
+
+def test_a_tensor_streams_where_its_kernel_hides_that_and_filling_takes_time() -> None:
+    """The weight of both products is read off chip while they compute; to fill it would stop everything."""
+    by_bytes = promoted(LONG, "gemmini-fp32", "mem-promote{objective=bytes}")
+    by_cycles = promoted(LONG, "gemmini-fp32", "mem-promote{objective=cycles}")
+    filled = [sum(name.startswith("fill") for name in called(module)) for module in (by_bytes, by_cycles)]
+    assert filled == [2, 1]
+
+
+def test_an_objective_that_there_is_not_is_refused() -> None:
+    with pytest.raises(UserError, match='there is no objective "cycle"') as fault:
+        promoted(MLP, "rapid-core-like", "mem-promote{objective=cycle}")
+    assert 'did you mean "cycles"' in fault.value.notes[0]

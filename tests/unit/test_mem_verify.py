@@ -15,9 +15,11 @@ from penstock.dialects.mem import BufferOp
 from penstock.dialects.weights import WeightStore
 from penstock.lowering.from_text import SourceText, parse_text
 from penstock.lowering.to_text import module_text
-from penstock.runtime.compiler import LEVELS, compile_module, pipeline
+from penstock.runtime.compiler import compile_module
 from penstock.runtime.interpreter import run_module
+from penstock.runtime.levels import LEVELS
 from penstock.runtime.pass_manager import read_pipeline, run_passes
+from penstock.runtime.pipeline import pipeline
 
 SPAD = 'memref<16xf32, "spad">'
 

@@ -16,6 +16,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from penstock.dialects.context import PenstockContext
 from penstock.dialects.diagnostics import UserError
+from penstock.dialects.mem import ScopedAllocation
 from penstock.passes.analysis.commands.program import Program
 from penstock.passes.analysis.commands.trace import trace_calls
 from penstock.passes.analysis.kernels import machine_kernels
@@ -26,7 +27,7 @@ from penstock.runtime.pass_manager import read_pipeline, run_passes
 from penstock.runtime.simulator import longest_path, simulate
 from penstock.runtime.simulator.run import run_program
 
-MERGED = "default, +merge-kernels before mem-plan"
+MERGED = "default, +merge-kernels after accel-pipeline"
 
 
 def chain(sizes: list[int], rows: int, adds: list[bool]) -> str:
@@ -190,6 +191,37 @@ def test_all_that_is_ready_on_one_side_goes_before_the_other(source: str, calls:
     assert [name if name in ("host", "move") else "merged" for name in called] == calls
 
 
+BETWEEN_HOSTS = """
+func.func @main(
+    %x: memref<8x8xf32>, %y: memref<8x8xf32> {graph.output = "y"}, %z: memref<8x8xf32> {graph.output = "z"}
+) {
+  %a = mem.buffer at 0 : memref<8x8xf32>
+  mem.copy %x to %a : memref<8x8xf32> to memref<8x8xf32>
+  func.call @move(%a, %y) : (memref<8x8xf32>, memref<8x8xf32>) -> ()
+  %b = mem.buffer at 0 : memref<8x8xf32>
+  mem.copy %x to %b : memref<8x8xf32> to memref<8x8xf32>
+  mem.copy %b to %z : memref<8x8xf32> to memref<8x8xf32>
+  func.return
+}
+func.func private @move(%x: memref<8x8xf32>, %y: memref<8x8xf32>) attributes {device = @gemmini_fp32} {
+  %s = mem.buffer at 0 : memref<8x8xf32, "spad">
+  %in = accel.dma %x to %s on "mvin" : memref<8x8xf32> to memref<8x8xf32, "spad">
+  %out = accel.dma %s to %y on "mvout" after(%in) : memref<8x8xf32, "spad"> to memref<8x8xf32>
+  accel.barrier
+  func.return
+}
+"""
+
+
+def test_the_arena_is_planned_anew_where_calls_get_another_order() -> None:
+    ctx, module = parsed_in_context(BETWEEN_HOSTS)
+    run_passes(ctx, module, read_pipeline('attach-machine{machine="gemmini-fp32"},mem-verify'))
+    run_passes(ctx, module, read_pipeline("merge-kernels,mem-verify"))
+    x = np.arange(64, dtype=np.float32).reshape(8, 8)
+    for y in run_module(module, [x], ctx.weights):
+        assert np.array_equal(y, x)
+
+
 def test_a_kernel_of_several_blocks_stays_one_of_its_own() -> None:
     jump = "  cf.br ^end\n^end:\n"
     head, last = HOST_BETWEEN.replace("SOURCE", "x").rsplit("  func.return\n", 1)
@@ -202,7 +234,23 @@ def test_a_kernel_of_several_blocks_stays_one_of_its_own() -> None:
 
 def test_a_limit_of_calls() -> None:
     text = chain([16] * 5, 16, [False] * 4)
-    module, _ = compiled(text, "default, +merge-kernels{calls=2} before mem-plan")
+    module, _ = compiled(text, "default, +merge-kernels{calls=2} after accel-pipeline")
     assert len(list(trace_calls(module))) == 2
     with pytest.raises(UserError, match="negative"):
-        compiled(text, "default, +merge-kernels{calls=-1} before mem-plan")
+        compiled(text, "default, +merge-kernels{calls=-1} after accel-pipeline")
+
+
+def test_kernels_that_are_no_commands_yet_are_refused() -> None:
+    with pytest.raises(UserError, match=r"@square does not end in accel\.barrier") as error:
+        compiled(VIEWS, "default, +merge-kernels before mem-plan")
+    assert list(error.value.notes) == ["merge-kernels comes after accel-pipeline"]
+
+
+def test_parts_that_follow_each_other_share_no_bytes_where_there_is_room() -> None:
+    text = chain([64, 64, 64], 64, [False] * 2)
+    merged, _ = compiled(text, MERGED.replace(",", ", -mem-promote,", 1))
+    (kernel,) = machine_kernels(merged)[1]
+    placed = [op for op in kernel.walk() if isinstance(op, ScopedAllocation) and op.scope == "spad"]
+    spans = sorted((op.byte_offset or 0, (op.byte_offset or 0) + op.size_in_bytes) for op in placed)
+    assert len(spans) > 2
+    assert all(end <= start for (_, end), (start, _) in pairwise(spans))

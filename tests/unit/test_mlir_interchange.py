@@ -17,8 +17,9 @@ from penstock.dialects.diagnostics import UserError
 from penstock.dialects.verification import verify_module
 from penstock.lowering.from_text import SourceText, parse_text, read_text, split_text
 from penstock.lowering.to_text import module_text
-from penstock.runtime.compiler import attach_machine, pipeline
+from penstock.runtime.machines import attach_machine
 from penstock.runtime.pass_manager import read_pipeline, run_passes
+from penstock.runtime.pipeline import pipeline
 
 MLIR_OPT = shutil.which("mlir-opt-19")
 
@@ -260,5 +261,5 @@ def test_text_that_is_nested_without_end_is_refused_with_a_place() -> None:
 
 def test_what_a_builder_takes_for_granted_is_refused_with_a_place() -> None:
     text = "%y = linalg.matmul ins(%x : tensor<2x2xf32>) outs(%x : tensor<2x2xf32>) -> tensor<2x2xf32>"
-    with pytest.raises(UserError, match=r"^<test>:2:1: error: this operation is malformed"):
+    with pytest.raises(UserError, match=r"^<test>:2:20: error: expects 3 operands, and has 2"):
         reread(f'%x = "u.x"() : () -> tensor<2x2xf32>\n{text}', generic=False)

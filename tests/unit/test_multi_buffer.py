@@ -17,10 +17,11 @@ from penstock.dialects.diagnostics import UserError
 from penstock.dialects.mem import BufferOp, RingOp, SlotOp
 from penstock.dialects.weights import WeightStore
 from penstock.passes.toolchain import find_compiler
-from penstock.runtime.compiler import attach_machine, pipeline
 from penstock.runtime.interpreter import run_module
+from penstock.runtime.machines import attach_machine
 from penstock.runtime.native import load_native
 from penstock.runtime.pass_manager import read_pipeline, run_passes
+from penstock.runtime.pipeline import pipeline
 
 
 def kernel(body: str, *, lower: int = 0, upper: int = 64, step: int = 16) -> str:

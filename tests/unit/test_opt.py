@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -392,3 +393,20 @@ def test_an_attribute_of_another_kind_is_a_fault_of_the_text(penstock_opt: Comma
     finished = penstock_opt(stdin=text)
     assert finished.status == 1
     assert finished.err.startswith("<stdin>:2:18: error: expected indexing_maps, a list of affine maps")
+
+
+def test_a_small_text_at_graph_level_loads_neither_numpy_nor_onnx(tmp_path: Path) -> None:
+    """In a process of its own: what is imported is most of the time that a small text takes."""
+    (tmp_path / "x.mlir").write_text(
+        "func.func @main(%x: tensor<2xf32>) -> tensor<2xf32> {\n"
+        "  %y = graph.relu %x : tensor<2xf32>\n  func.return %y : tensor<2xf32>\n}\n"
+    )
+    program = """
+import sys
+from penstock.tools.opt import run
+status = run(["x.mlir", "-o", "y.mlir"])
+print(status, *sorted({"numpy", "ml_dtypes", "safetensors", "onnx"} & set(sys.modules)))
+"""
+    found = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert found.stdout == "0\n"
+    assert "graph.relu" in (tmp_path / "y.mlir").read_text()

@@ -13,8 +13,8 @@ from penstock.dialects.context import make_context
 from penstock.dialects.machine import ProcessorOp
 from penstock.lowering.from_machine_toml import load_machine, machine_text, shipped_machines
 from penstock.passes.analysis.kernels import HOST, Placement, partition
-from penstock.runtime.compiler import attach_machine
 from penstock.runtime.interpreter import run_module
+from penstock.runtime.machines import attach_machine
 from penstock.runtime.pass_manager import read_pipeline, run_passes
 
 GROUP = """

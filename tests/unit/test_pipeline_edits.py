@@ -26,9 +26,9 @@ from penstock.passes.graph.bind_dims import BindDimsPass
 from penstock.passes.loop.mem_plan import MemPlanPass
 from penstock.passes.loop.mem_verify import MemVerifyPass
 from penstock.runtime import pass_manager, pipeline_edits
-from penstock.runtime.compiler import passes_for
 from penstock.runtime.dynamic_engine import DynamicEngine
 from penstock.runtime.pass_manager import pipeline_text, read_pipeline
+from penstock.runtime.pipeline import passes_for
 
 if TYPE_CHECKING:
     from tests.conftest import Command
@@ -58,7 +58,7 @@ def passes_of(text: str | None, until: str = "accel", machine: str | None = None
 
 def test_what_is_inserted_may_be_nested_passes() -> None:
     edited = pipeline_text(passes_for(parsed(PRODUCT), "tensor", None, "default, +func.func(cse,dce) after tile"))
-    assert edited.endswith(",tile,func.func(cse,dce)")
+    assert edited.endswith(",tile,func.func(cse,dce),copy-parts")
 
 
 def test_blanks_and_a_last_comma_are_nothing() -> None:
@@ -200,7 +200,7 @@ def test_from_a_lower_level_what_remains_is_edited(penstock: Command) -> None:
     assert penstock("compile", "in.mlir", *MACHINE, "--emit=tensor", "-o", "tensor.mlir", "-q").status == 0
     words = ("tensor.mlir", "-p", "default, mem-plan{planner=exact}", "--print-pipeline")
     found = penstock("compile", *words).out.strip().split(",")
-    assert found[:3] == ["assign-devices", "collapse-dims", "fuse-elementwise"]
+    assert found[:3] == ["outline-kernels", "assign-devices", "collapse-dims"]
     assert 'mem-plan{planner="exact"}' in found
 
 

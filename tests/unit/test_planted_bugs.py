@@ -12,7 +12,7 @@ from planted_programs import PROGRAMS
 
 from penstock.dialects.context import make_context
 from penstock.lowering.from_text import SourceText, parse_text
-from penstock.runtime.compiler import attach_machine
+from penstock.runtime.machines import attach_machine
 from penstock.runtime.pass_manager import read_pipeline
 from penstock.tools.lockstep import lockstep
 

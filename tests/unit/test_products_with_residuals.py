@@ -10,8 +10,9 @@ from penstock.dialects.context import make_context
 from penstock.lowering.from_machine_toml import machine_text, read_machine
 from penstock.passes.analysis.kernels import partition
 from penstock.passes.analysis.memory.memory_problems import memory_problems
-from penstock.runtime.compiler import attach_machine, pipeline
+from penstock.runtime.machines import attach_machine
 from penstock.runtime.pass_manager import read_pipeline
+from penstock.runtime.pipeline import pipeline
 from penstock.runtime.signature import signature_of
 from penstock.tools.lockstep import default_inputs, lockstep
 

@@ -133,6 +133,14 @@ def test_transposes_go_by_tiles_of_lines() -> None:
     assert crowded.sizes[1] <= 8
 
 
+def test_vectors_of_a_whole_line_transpose_squares_of_them_however_lines_are_crowded() -> None:
+    unit = unit_of("host-avx512")
+    for strides in (((1, 1024), (49, 1)), ((49, 1), (1, 1024))):
+        tile = transposed_tile(Domain((1024, 49), strides, 1), unit)
+        assert tile is not None
+        assert set(tile.sizes) == {16, 32}
+
+
 def test_what_stays_in_the_first_cache_or_is_read_as_it_is_written_is_not_tiled() -> None:
     assert transposed_tile(Domain((256, 3136), ((3136, 1), (3136, 1)), 1), AVX2) is None
     assert transposed_tile(Domain((16, 32), ((1, 16), (32, 1)), 1), AVX2) is None
@@ -148,3 +156,24 @@ def test_a_packed_product_is_faster_in_blocks_of_two_vectors(machine: str) -> No
     assert two < one
     # No more than its multiply-adds take.
     assert two * unit.lanes * unit.fmas >= 1
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize(("columns", "width", "vectors"), [(28, 16, 2), (16, 16, 1), (14, 8, 2), (8, 8, 1), (7, 4, 2)])
+def test_rows_that_fill_no_register_go_by_the_longest_vector_that_they_fill(
+    columns: int, width: int, vectors: int, stride: int
+) -> None:
+    """x[c,h*s+kh,w*s+kw] * f[c,kh,kw]; the dims are c, h, w, kh, kw."""
+    unit = unit_of("host-avx512")
+    pitch = (columns - 1) * stride + 3
+    x = (pitch * pitch, stride * pitch, stride, pitch, 1)
+    domain = Domain((64, columns, columns, 3, 3), (x, (9, 0, 0, 3, 1), (columns * columns, columns, 1, 0, 0)), 1)
+    tile = register_tile(domain, unit)
+    assert tile is not None
+    assert tile.sizes[2] == width
+    assert unit.vectors_along(columns) == vectors
+
+
+def test_fewer_elements_than_any_vector_are_computed_one_by_one() -> None:
+    unit = unit_of("host-avx512")
+    assert [unit.vectors_along(extent) for extent in (1, 3, 4, 17)] == [1, 3, 1, 2]

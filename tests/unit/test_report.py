@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import penstock as package
+from penstock.runtime.compiler import compile_module, load_input
 from penstock.runtime.engine import Engine
-from penstock.runtime.report import AT_MOST, SCHEMA, CompileReport, ScopeUse, Transfers
+from penstock.runtime.report import AT_MOST, SCHEMA, CompileReport, ScopeUse, Transfers, report_on
 
 if TYPE_CHECKING:
     from tests.conftest import Command
@@ -141,3 +142,27 @@ def test_an_engine_has_the_report_of_its_compilation() -> None:
     assert report.passes
     assert report.c_bytes is None
     assert json.loads(report.to_json())["kernels"] == 5
+
+
+LOOP = """
+func.func @main(%h: tensor<16x64xf32>, %w: tensor<64x64xf32>) -> tensor<16x64xf32> {
+  %last = graph.loop trips 7 carry(%h : tensor<16x64xf32>) reads(%w : tensor<64x64xf32>) {
+  ^bb0(%i: tensor<i64>, %a: tensor<16x64xf32>, %b: tensor<64x64xf32>):
+    %s = graph.matmul %a, %b : (tensor<16x64xf32>, tensor<64x64xf32>) -> tensor<16x64xf32>
+    graph.yield %s : tensor<16x64xf32>
+  } -> tensor<16x64xf32>
+  func.return %last : tensor<16x64xf32>
+}
+"""
+
+
+@pytest.mark.parametrize("machine", [None, "gemmini-fp32"])
+@pytest.mark.parametrize("level", ["tensor", "loop"])
+def test_what_a_loop_calls_counts_in_each_iteration(machine: str | None, level: str, tmp_path: Path) -> None:
+    path = tmp_path / "loop.mlir"
+    path.write_text(LOOP)
+    program = load_input(path)
+    compile_module(program.module, program.ctx, machine, level)
+    report = report_on(program.module)
+    assert report.macs == 7 * 16 * 64 * 64
+    assert report.machine_macs == (None if machine is None else report.macs)

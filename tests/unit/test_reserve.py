@@ -10,8 +10,9 @@ from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.machine import find_target
 from penstock.dialects.mem import BufferOp
-from penstock.runtime.compiler import attach_machine, pipeline
+from penstock.runtime.machines import attach_machine
 from penstock.runtime.pass_manager import read_pipeline, run_passes
+from penstock.runtime.pipeline import pipeline
 
 LAYER = """
 func.func @main(%x: tensor<256x96xf32>, %w: tensor<96x48xf32>) -> tensor<256x48xf32> {

@@ -12,8 +12,9 @@ from xdsl.dialects.scf import ForOp
 from penstock.dialects.mem import BufferOp, CopyOp
 from penstock.passes.schedule.schedule import Schedule
 from penstock.passes.schedule.sections import SECTIONS, START, decides
-from penstock.runtime.compiler import attach_machine, passes_for
+from penstock.runtime.machines import attach_machine
 from penstock.runtime.pass_manager import read_pipeline, run_passes
+from penstock.runtime.pipeline import passes_for
 from penstock.runtime.schedules import schedules_text
 
 LAYER = """

@@ -30,24 +30,24 @@ CHAIN = f"""func.func @main(%x: {TYPE}, %w: {TYPE}, %v: {TYPE}) -> {TYPE} {{
 }}
 """
 """Three calls of one kernel, of which `mem-promote` makes several."""
-VERSIONS = f"""#id = affine_map<(i, j) -> (i, j)>
-func.func @main(%x: {TYPE}, %y: tensor<64x128xf32>) -> ({TYPE}, {TYPE}) {{
-  %a = func.call @relu(%x) : ({TYPE}) -> {TYPE}
-  %right = tensor.extract_slice %y[0, 64] [64, 64] [1, 1] : tensor<64x128xf32> to {TYPE}
-  %b = func.call @relu(%right) : ({TYPE}) -> {TYPE}
-  func.return %a, %b : {TYPE}, {TYPE}
-}}
-func.func private @relu(%x: {TYPE}) -> {TYPE} {{
+VERSIONS = """#id = affine_map<(i, j) -> (i, j)>
+func.func @main(%x: tensor<64x128xf32>, %y: tensor<64x256xf32>) -> (tensor<64x128xf32>, tensor<64x128xf32>) {
+  %a = func.call @relu(%x) : (tensor<64x128xf32>) -> tensor<64x128xf32>
+  %right = tensor.extract_slice %y[0, 128] [64, 128] [1, 1] : tensor<64x256xf32> to tensor<64x128xf32>
+  %b = func.call @relu(%right) : (tensor<64x128xf32>) -> tensor<64x128xf32>
+  func.return %a, %b : tensor<64x128xf32>, tensor<64x128xf32>
+}
+func.func private @relu(%x: tensor<64x128xf32>) -> tensor<64x128xf32> {
   %zero = arith.constant 0.0 : f32
-  %e = tensor.empty() : {TYPE}
-  %r = linalg.generic {{indexing_maps = [#id, #id], iterator_types = ["parallel", "parallel"]}}
-      ins(%x : {TYPE}) outs(%e : {TYPE}) {{
+  %e = tensor.empty() : tensor<64x128xf32>
+  %r = linalg.generic {indexing_maps = [#id, #id], iterator_types = ["parallel", "parallel"]}
+      ins(%x : tensor<64x128xf32>) outs(%e : tensor<64x128xf32>) {
   ^bb0(%a: f32, %o: f32):
     %1 = arith.maximumf %a, %zero : f32
     linalg.yield %1 : f32
-  }} -> {TYPE}
-  func.return %r : {TYPE}
-}}
+  } -> tensor<64x128xf32>
+  func.return %r : tensor<64x128xf32>
+}
 """
 """A kernel of which `tensor-to-loop` makes another version, for rows that are not contiguous."""
 MACHINE = "gemmini-fp32"

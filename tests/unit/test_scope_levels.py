@@ -27,10 +27,11 @@ from penstock.dialects.weights import WeightStore
 from penstock.lowering.from_machine_toml import read_machine
 from penstock.passes.analysis.kernels import machine_kernels, partition, share_on_machine
 from penstock.passes.analysis.scope_paths import scope_path
-from penstock.runtime.compiler import compile_module, pipeline
+from penstock.runtime.compiler import compile_module
 from penstock.runtime.interpreter import Counters, run_module
 from penstock.runtime.native import load_native
 from penstock.runtime.pass_manager import read_pipeline, run_passes
+from penstock.runtime.pipeline import pipeline
 
 if TYPE_CHECKING:
     from tests.conftest import Command

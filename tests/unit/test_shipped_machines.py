@@ -19,8 +19,12 @@ from penstock.lowering.from_text import SourceText, parse_text
 
 PEAKS = {
     "cortex-m55-like": 0,
+    "cortex-m7-like": 0,
     "cortex-m7-nn": 2,
     "epiphany-iii": 0,
+    "eyeriss-like": 12 * 14,
+    "fe310-like": 0,
+    "gap8-like": 16,  # of the 32 that eight cores could start
     "gemmini": 16 * 16,
     "gemmini-fp32": 4 * 4,
     "h100-sm": 4 * 512,  # four tensor cores
@@ -31,19 +35,23 @@ PEAKS = {
     "host-neon": 0,
     "neural-accelerator": 1024,
     "neural-cluster": 1024,
+    "onsram-study": 1024,
     "rapid-core-like": 2 * 8 * 8 * 8,  # two corelets of 8x8 elements that are 8 deep
     "smaug-smv": 8 * 32,
     "snax-opengemm": 8 * 8 * 8,
     "snitch-cluster": 8 * 2,  # eight cores, two of f32 each
     "tpu-v1-like": 256 * 256,
     "vta-fsim": 1 * 16 * 16,
+    "vta-hls": 1 * 16 * 16,
     "vta-pynq": 1 * 16 * 16,
     "vta-rtl": 1 * 16 * 16,
 }
 """Multiply-accumulates a cycle."""
 
 PUBLISHED = {
+    "eyeriss-like": (67.2e9, 1),
     "h100-sm": (989.4e12, 132),
+    "onsram-study": (3e12, 1),
     "rapid-core-like": (3e12, 1),
     "snax-opengemm": (204.8e9, 1),
     "tpu-v1-like": (92e12, 1),
@@ -128,7 +136,9 @@ def test_its_peak_agrees_with_the_published_rate(machine: str) -> None:
 
 def test_the_bandwidths_are_exact_fractions_of_the_published_ones() -> None:
     expected = {
+        "eyeriss-like": Fraction(64 // 8 * 60_000_000, 200_000_000),
         "h100-sm": Fraction(3_350_000_000_000, 132 * 1_830_000_000),
+        "onsram-study": Fraction(32_000_000_000, 1_500_000_000),
         "rapid-core-like": Fraction(32_000_000_000, 1_500_000_000),
         "smaug-smv": Fraction(25_600_000_000, 1_000_000_000),
     }

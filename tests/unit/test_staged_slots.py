@@ -18,7 +18,7 @@ from penstock.lowering.from_text import SourceText, parse_text
 from penstock.passes.analysis.kernels import machine_of
 from penstock.passes.schedule.schedule import Schedule
 from penstock.passes.schedule.sections import START, decides
-from penstock.runtime.compiler import attach_machine
+from penstock.runtime.machines import attach_machine
 
 PROGRAM = """#id = affine_map<(m, n) -> (m, n)>
 func.func private @k(%x: memref<64x16xf32>, %y: memref<64x16xf32>) attributes {device = @gemmini_fp32} {

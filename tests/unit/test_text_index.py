@@ -6,7 +6,8 @@ import pytest
 
 from penstock.dialects.context import make_context
 from penstock.lowering.from_text import SourceText
-from penstock.lowering.text_index import MOST_FAULTS, TextIndex, index_text
+from penstock.lowering.recovering_parser import MOST_FAULTS
+from penstock.lowering.text_index import TextIndex, index_text
 
 
 def indexed(text: str) -> TextIndex:

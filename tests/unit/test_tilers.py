@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +17,9 @@ from penstock.passes.analysis.kernels import DEPTHS, TILER, TILING, kernels, mac
 from penstock.passes.planning.tilers.registry import plan_tile
 from penstock.passes.schedule.tiled_ops import TiledOps
 from penstock.passes.tensor.tile_plan import root_of
-from penstock.runtime.compiler import passes_for
 from penstock.runtime.interpreter import run_module
 from penstock.runtime.pass_manager import run_passes
+from penstock.runtime.pipeline import passes_for
 from penstock.runtime.simulator.figures import Figures, total_of
 from penstock.runtime.simulator.run import run_program
 from penstock.runtime.simulator.workloads import Workloads
@@ -103,12 +104,16 @@ def test_sizes_for_one_kernel_leave_the_others_to_the_tiler(penstock_opt: Comman
     assert cuts("tile{sizes=8,16,32}")[1] == other
 
 
-@pytest.mark.parametrize(("tiler", "figure"), [("least-energy", "picojoules"), ("least-edp", "delayed_energy")])
+@pytest.mark.parametrize(
+    ("tiler", "figure"),
+    [("least-energy", "picojoules"), ("least-edp", "delayed_energy"), ("least-traffic", "traffic.bytes")],
+)
 def test_a_tiler_takes_least_of_what_it_is_called_by(tiler: str, figure: str) -> None:
     results, figures, _ = under(tiler)
     assert [each.tobytes() for each in results] == [each.tobytes() for each in under("pipelined")[0]]
-    for other in ("pipelined", "largest", "smaug", "smaug-nch", "least-energy", "least-edp"):
-        assert getattr(figures, figure) <= getattr(under(other)[1], figure), other
+    figure_of = attrgetter(figure)
+    for other in ("pipelined", "largest", "smaug", "smaug-nch", "least-energy", "least-edp", "least-traffic"):
+        assert figure_of(figures) <= figure_of(under(other)[1]), other
 
 
 @pytest.mark.parametrize("tiler", ["pipelined", "largest", "smaug", "least-energy"])

@@ -290,3 +290,16 @@ def test_dims_that_meet_in_an_element_are_not_parallel() -> None:
     assert parallel_dims(Domain((4, 6), ((6, 1), (1, 1)), 1)) is None
     assert parallel_dims(Domain((4, 6), ((6, 1), (1, 0)), 1)) == {0}
     assert parallel_dims(Domain((4, 6), ((6, 1), (1, 0), (0, 1)), 2)) is None
+
+
+def test_what_is_outside_an_empty_source_is_padding() -> None:
+    module = verified("""func.func @main(
+        %x: memref<0x4xf32> {graph.input = "x"}, %y: memref<2x4xf32> {graph.output = "y"}
+    ) {
+      %c = arith.constant 7.0 : f32
+      %i = arith.constant 0 : index
+      mem.copy %x[%i, %i] to %y else %c : memref<0x4xf32> to memref<2x4xf32>
+      func.return
+    }""")
+    (y,) = agree(module, [np.zeros((0, 4), np.float32)])
+    assert np.array_equal(y, np.full((2, 4), 7, np.float32))

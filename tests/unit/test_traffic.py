@@ -22,16 +22,11 @@ from penstock.dialects.diagnostics import UserError
 from penstock.lowering.from_machine_toml import load_machine
 from penstock.passes.analysis.commands import loop_domain
 from penstock.passes.analysis.commands.traffic import Traffic, compulsory_bytes, executions, traffic
-from penstock.runtime.compiler import (
-    LoadedProgram,
-    attach_machine,
-    compile_module,
-    import_program,
-    load_input,
-    pipeline,
-)
+from penstock.runtime.compiler import LoadedProgram, compile_module, import_program, load_input
 from penstock.runtime.interpreter import Counters, run_module
+from penstock.runtime.machines import attach_machine
 from penstock.runtime.pass_manager import read_pipeline, run_passes
+from penstock.runtime.pipeline import pipeline
 from penstock.runtime.signature import signature_of
 
 ROOT = Path(__file__).parents[2]

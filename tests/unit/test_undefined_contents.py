@@ -9,8 +9,8 @@ from schedules import apply_schedule
 
 from penstock.dialects.mem import BufferOp, CopyOp
 from penstock.dialects.weights import WeightStore
-from penstock.runtime.compiler import attach_machine
 from penstock.runtime.interpreter import run_module
+from penstock.runtime.machines import attach_machine
 from penstock.runtime.pass_manager import read_pipeline, run_passes
 
 SUMS = """#row = affine_map<(i) -> (i)>

@@ -274,3 +274,25 @@ def test_a_number_that_a_loop_begins_with_is_no_destination() -> None:
       func.return %p, %q : index, index
     }"""
     assert after(text, "value-cse")["arith.constant"] == 1
+
+
+@pytest.mark.parametrize(("factor", "device", "kernels"), [(2.0, "@host", 1), (3.0, "@host", 2), (2.0, "@vta", 2)])
+def test_functions_that_do_the_same_on_one_device_are_called_once(factor: float, device: str, kernels: int) -> None:
+    def kernel(name: str, number: float, where: str) -> str:
+        return f"""func.func private @{name}(%{name}_x: {T}) -> {T} attributes {{device = {where}}} {{
+          %e = tensor.empty() : {T}
+          %n = arith.constant {number:e} : f32
+          {generic("r", f"{name}_x", "e", "arith.mulf %a, %n : f32")}
+          func.return %r : {T}
+        }}"""
+
+    text = f"""func.func @main(%x: {T}) -> ({T}, {T}) {{
+      %a = func.call @one(%x) : ({T}) -> {T}
+      %b = func.call @other(%x) : ({T}) -> {T}
+      func.return %a, %b : {T}, {T}
+    }}
+    {kernel("one", 2.0, "@host")}
+    {kernel("other", factor, device)}"""
+    left = after(text, "value-cse")
+    assert left["func.call"] == kernels
+    assert left["func.func"] == 1 + kernels

@@ -17,10 +17,11 @@ from penstock.dialects.diagnostics import UserError
 from penstock.dialects.weights import WeightStore
 from penstock.passes.analysis.kernels import HOST, partition
 from penstock.passes.toolchain import find_compiler
-from penstock.runtime.compiler import attach_machine, pipeline
 from penstock.runtime.engine import Engine
 from penstock.runtime.interpreter import run_module
+from penstock.runtime.machines import attach_machine
 from penstock.runtime.pass_manager import read_pipeline, run_passes
+from penstock.runtime.pipeline import pipeline
 
 Array = NDArray[Any]
 M, N, K = 40, 50, 20
@@ -100,18 +101,20 @@ def lowered(tile: str = "tile") -> ModuleOp:
     module = Parser(ctx, PROGRAM).parse_module()
     module.verify()
     attach_machine(module, "rapid-core-like")
-    specs = [tile if spec == "tile" else spec for spec in pipeline("accel", "rapid-core-like", start="tensor")]
+    swapped = {"tile": tile, "mem-promote": "mem-promote{strategy=none}"}
+    specs = [swapped.get(spec, spec) for spec in pipeline("accel", "rapid-core-like", start="tensor")]
     run_passes(ctx, module, read_pipeline(",".join(specs)))
     return module
 
 
 def test_everything_runs_on_the_machine_and_only_the_result_is_stored() -> None:
-    module = lowered()
+    module = lowered(f"tile{{sizes={M},{N},{K}}}")
     (kernel,) = partition(module)
     assert kernel.device != HOST
     names = [op.intrinsic_name for op in module.walk() if isinstance(op, ExecOp)]
+    # What is added goes where the sums are.
     assert names == [
-        "vec_zero", "fma", "vec_add", "vec_widen", "vec_add", "vec_max_imm", "vec_mul_imm", "vec_narrow"
+        "vec_zero", "fma", "vec_sum", "vec_widen", "vec_sum", "vec_max_imm", "vec_mul_imm", "vec_narrow"
     ]  # fmt: skip
     assert [op.engine.data for op in module.walk() if isinstance(op, DmaOp)] == ["load_spm"] * 4 + ["store_spm"]
 

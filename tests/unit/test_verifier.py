@@ -12,9 +12,10 @@ from xdsl.ir import Block, Region
 from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.utils.exceptions import VerifyException
 
-from penstock.dialects import graph
+from penstock.dialects import accel, graph
 from penstock.dialects.context import make_context
 from penstock.dialects.graph.base import ints
+from penstock.dialects.machine import TargetOp, find_target
 from penstock.dialects.verification import find_invalid
 from penstock.dialects.verifier import Verifier
 from penstock.lowering.from_machine_toml import load_machine
@@ -286,19 +287,45 @@ def test_what_an_op_with_a_region_depends_on_is_looked_at(fault: Callable[[Modul
     assert find_invalid(module, verifier) is not None
 
 
-def test_a_command_is_verified_against_the_machine_as_it_is_now() -> None:
+def with_a_command() -> tuple[ModuleOp, TargetOp]:
     text = """
     func.func private @f(%x: memref<4x4xf32>, %y: memref<4x4xf32, "spad">) {
       %t = accel.dma %x to %y on "mvin" : memref<4x4xf32> to memref<4x4xf32, "spad">
       accel.barrier
       func.return
     }"""
-    module, verifier = parse_text(make_context(), SourceText("test.mlir", text)).module, Verifier()
-    machine = load_machine("gemmini-fp32")
+    module, machine = parse_text(make_context(), SourceText("test.mlir", text)).module, load_machine("gemmini-fp32")
     Rewriter.insert_op(machine, InsertPoint.at_start(module.body.block))
+    return module, machine
+
+
+def test_a_command_is_verified_against_the_machine_as_it_is_now() -> None:
+    (module, machine), verifier = with_a_command(), Verifier()
     assert find_invalid(module, verifier) is None
     machine.dmas()["mvin"].properties["sym_name"] = StringAttr("renamed")
     assert find_invalid(module, verifier) is not None
+
+
+def test_a_command_of_a_copy_is_verified_again_only_for_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    (module, _), verifier = with_a_command(), Verifier()
+    assert find_invalid(module, verifier) is None
+    seen: list[str] = []
+    verify = accel.DmaOp.verify_
+    monkeypatch.setattr(accel.DmaOp, "verify_", lambda op: (seen.append(op.name), verify(op)))  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType, reportUnknownMemberType]
+    assert find_invalid(module.clone(), verifier) is None
+    assert seen == []
+    before, other = module.clone(), module.clone()
+    target = find_target(other)
+    assert target is not None
+    target.detach()
+    smaller = load_machine("gemmini-fp32", {"scope.spad.size": "64K"})
+    Rewriter.insert_op(smaller, InsertPoint.at_start(other.body.block))
+    assert find_invalid(other, verifier) is None
+    assert seen == ["accel.dma"]
+    # Nothing is known of the machine that commands were valid for, once it has changed.
+    smaller.attributes["noted"] = StringAttr("x")
+    assert find_invalid(before, verifier) is None
+    assert seen == ["accel.dma", "accel.dma"]
 
 
 def test_only_commands_are_verified_again_for_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,7 +73,7 @@ def test_data_are_aligned_to_their_elements(tmp_path: Path) -> None:
     header = json.loads(data[8 : 8 + length])
     assert length % 8 == 0
     ends = [0]
-    assert header.pop("__metadata__")["type of int4"] == "int4"
+    assert header.pop("__metadata__")["packed int4"] == "int4"
     for entry in header.values():
         start, end = entry["data_offsets"]
         assert start == ends[-1], "no byte is left out"

@@ -13,8 +13,9 @@ from xdsl.passes import ModulePass
 
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.files import write_whole
-from penstock.runtime.compiler import LoadedProgram, passes_for
+from penstock.runtime.compiler import LoadedProgram
 from penstock.runtime.pass_manager import PassFault
+from penstock.runtime.pipeline import passes_for
 from penstock.runtime.signature import signature_of
 from penstock.tools.fuzz.corrupt import Originals, fault_of
 from penstock.tools.fuzz.samples import LEVELS

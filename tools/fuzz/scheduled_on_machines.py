@@ -25,8 +25,8 @@ from penstock.passes.loop.tensorize import TensorizePass
 from penstock.passes.schedule.deciding import sequence_of
 from penstock.passes.schedule.schedule import Schedule
 from penstock.passes.schedule.sections import COMMANDS, LOOPS, ON_CHIP, START, decides
-from penstock.runtime.compiler import passes_for
 from penstock.runtime.pass_manager import run_passes
+from penstock.runtime.pipeline import passes_for
 from penstock.runtime.proofs import prove
 from penstock.runtime.schedules import read_schedules, schedules_text
 from penstock.runtime.simulator.run import run_program

@@ -89,6 +89,7 @@ def toy_machine(seed: int, element: str = "i32") -> str:
                 row_overhead=1,
                 outstanding=random.choice((1, 4)),
                 assumed=True,
+                **random.choice(({}, {}, {"burst": [64, 3]}, {"burst": [32, 1], "padding": [16, 1]}, {"rate": [8, 3]})),
             )
         )
     for name, behaviour in behaviours().items():

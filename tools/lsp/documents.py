@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Protocol
 
 from penstock.dialects.diagnostics import UserError
-from penstock.lowering.text_index import Extent
+from penstock.lowering.text_places import Extent
 from penstock.tools.errors import split_place
 
 _WORD = re.compile(r"\w+|\S")

@@ -20,7 +20,8 @@ from penstock.dialects.machine import ScopeOp, find_target
 from penstock.dialects.mem import RingOp, RingType, ScopedAllocation, element_bytes, span_in_bytes
 from penstock.dialects.verification import find_invalid
 from penstock.lowering.from_text import SourceText
-from penstock.lowering.text_index import Extent, NamedPlace, index_text
+from penstock.lowering.text_index import index_text
+from penstock.lowering.text_places import Extent, NamedPlace
 from penstock.passes.analysis.memory.liveness import Allocation, Liveness
 from penstock.runtime.pass_manager import fewer_collections, verify
 from penstock.runtime.weights import open_weights

@@ -17,7 +17,7 @@ from penstock.lowering.from_kernel.scalars import SCALAR_NAMES
 from penstock.lowering.from_kernel.sizes import sizes_of
 from penstock.lowering.from_kernel.syntax import Kernel, Source
 from penstock.lowering.from_text import SourceText
-from penstock.lowering.text_index import Extent
+from penstock.lowering.text_places import Extent
 from penstock.tools.lsp.documents import (
     Completion,
     Faults,

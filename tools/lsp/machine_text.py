@@ -10,7 +10,7 @@ from pathlib import Path
 
 from penstock.dialects.diagnostics import UserError
 from penstock.lowering.from_machine_toml import machine_text, read_machine, shipped_machines
-from penstock.lowering.machine_file import (
+from penstock.lowering.machine_keys import (
     BEHAVIOUR_KEYS,
     COVERS,
     EXTENDS,
@@ -19,7 +19,7 @@ from penstock.lowering.machine_file import (
     PART_KINDS,
     SINGLE_KINDS,
 )
-from penstock.lowering.text_index import Extent
+from penstock.lowering.text_places import Extent
 from penstock.lowering.toml_positions import Path as KeyPath
 from penstock.lowering.toml_positions import Positions, locate
 from penstock.tools.lsp.documents import Completion, Faults, Hover, Kind, Lines, Location, Problem, Symbol

@@ -24,7 +24,7 @@ from lsprotocol import types
 from pygls.lsp.server import LanguageServer
 from pygls.uris import from_fs_path, to_fs_path
 
-from penstock.lowering.text_index import Extent
+from penstock.lowering.text_places import Extent
 from penstock.tools.lsp.documents import Completion, Document, Kind, Lines, Location, Problem, Symbol
 from penstock.tools.lsp.ir_text import IrText, complete_ir
 from penstock.tools.lsp.kernel_text import KernelText, complete_kernel

@@ -175,7 +175,7 @@ function drawHead() {
   const total = program.total, figures = total ? [
     ["cycles", count(total.cycles)], ["time", (total.cycles / program.machine.mhz / 1000).toFixed(3) + " ms"], ["T / T*", ratio(total.cycles / total.ideal)],
     ["of peak", share(total.peak)], ["bytes off chip", count(total.bytes)], ["of bound", ratio(total.bytes / total.least)],
-    ...(total.energy === null ? [] : [["energy", nanojoules(total.energy) + " nJ"], ...total.energy_levels.map(([level, energy]) => ["of it " + level, share(energy / total.energy)])])] : [["kernels", count(program.kernels.length)]];
+    ...(total.energy === null ? [] : [["energy", nanojoules(total.energy) + " nJ"], ...total.energy_levels.map(([level, energy]) => ["energy of " + level, share(energy / total.energy)])])] : [["kernels", count(program.kernels.length)]];
   for (const scope of program.scopes) figures.push([scope.name, count(scope.peak) + (scope.capacity ? ` of ${count(scope.capacity)}` : "") + " bytes"]);
   $("figures").innerHTML = figures.map(([name, value]) => `<span>${name} <b>${value}</b></span>`).join("");
   const several = page.programs.length > 1 ? page.programs : [];

@@ -26,12 +26,12 @@ function drawBounds() {
       text: points.map((row) => (points.length <= 12 ? "@" + row.name : "")), textposition: "bottom center", textfont: { size: 10 },
       marker: { size: points.map((row) => 8 + 26 * Math.sqrt(part(row))), color: "#3b7dd8", opacity: 0.75, line: { width: 0 } },
       hovertext: points.map((row) => `${text(row)}${(row.macs / row.bytes).toFixed(2)} MAC/byte, ${(row.macs / row.cycles).toFixed(2)} MAC/cycle, ${share(row.peak)} of peak`), hoverinfo: "text" },
-  ], layout({ height: 330, xaxis: { type: "log", title: { text: "useful MAC per byte off chip" }, dtick: 1 }, yaxis: { type: "log", title: { text: "useful MAC per cycle" }, dtick: 1 },
+  ], layout({ height: 330, xaxis: { type: "log", title: { text: "useful MAC per byte off chip" }, dtick: 1 }, yaxis: { type: "log", title: { text: "useful MAC per cycle" }, dtick: "D2" },
   }), CONFIG);
   const names = rows.map((row, number) => (rows.some((other, place) => place < number && other.name === row.name) ? `@${row.name} (${number})` : "@" + row.name));
   const bar = (name, key, color) => ({ type: "bar", name, x: names, y: rows.map((row) => row[key]), customdata: rows.map((row) => row.link), marker: { color }, hovertemplate: `%{x}<br>${name}: %{y:,} bytes<extra></extra>` });
   Plotly.newPlot("traffic", [bar("moved", "bytes", "#3b7dd8"), bar("best tiling", "best_tiling", "#9ec1ee"), bar("bound", "least", "#5f6b7a")].filter((trace) => trace.y.some(Boolean)),
-    layout({ height: 330, barmode: "group", bargap: 0.25, showlegend: true, legend: { orientation: "h", y: 1.12, x: 0 }, yaxis: { type: "log", dtick: 1, title: { text: "bytes of one run" }, exponentformat: "SI" }, xaxis: { type: "category", tickangle: -40 } }), CONFIG);
+    layout({ height: 330, barmode: "group", bargap: 0.25, showlegend: true, legend: { orientation: "h", y: 1.12, x: 0 }, yaxis: { type: "log", dtick: "D2", title: { text: "bytes of one run" }, exponentformat: "SI" }, xaxis: { type: "category", tickangle: -40 } }), CONFIG);
   for (const id of ["roofline", "traffic"]) $(id).on("plotly_click", ({ points: [point] }) => point.customdata !== undefined && choose(point.customdata));
   const fade = (row) => (chosen === null || chosen.kernels.has(numberOf(row)) ? 1 : 0.25);
   parts.push(() => {

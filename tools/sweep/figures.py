@@ -6,11 +6,11 @@ from fractions import Fraction
 
 from xdsl.dialects.builtin import ModuleOp
 
+from penstock.dialects.remembered import Remembered
 from penstock.passes.analysis.kernels import machine_kernels
 from penstock.runtime.levels import level_of
 from penstock.runtime.report import report_on
-from penstock.runtime.simulator.figures import peak_shares, total_of
-from penstock.runtime.simulator.run import run_program
+from penstock.runtime.simulator.figures import peak_shares, simulated_total
 from penstock.runtime.simulator.workloads import Workloads
 
 Figure = int | float | None
@@ -28,9 +28,10 @@ METRICS = ("cycles", "bytes", "compulsory", "peak_share", ON_MACHINE, PEAK, BOUN
 """The figures of a table that names none; of those that end in a dot, all that begin so."""
 
 
-def figures_of(module: ModuleOp, workloads: Workloads) -> dict[str, Figure]:
+def figures_of(module: ModuleOp, workloads: Workloads, remembered: Remembered) -> dict[str, Figure]:
     """
-    The figures of a lowered program; those of the machine where something runs there.
+    The figures of a lowered program; those of the machine where something runs there. Kernels that are `remembered`
+    are not simulated again.
 
     Raises UserError for a memory plan that is not valid, and for kernels that are not proved free of hazards.
     """
@@ -49,8 +50,7 @@ def figures_of(module: ModuleOp, workloads: Workloads) -> dict[str, Figure]:
     target, kernels = machine_kernels(module)
     if level_of(module) != "accel" or target is None or not kernels:
         return found
-    run = run_program(module, workloads)
-    total = total_of(run)
+    total = simulated_total(module, workloads, remembered)
     shares = peak_shares(total, target.peak_macs_per_cycle())
     return {
         **found,

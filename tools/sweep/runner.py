@@ -5,9 +5,9 @@ part. A step is given out when the one before it is done; those that would do th
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Protocol
@@ -19,24 +19,12 @@ from penstock.tools.sweep.plan import SweepPlan
 from penstock.tools.sweep.states import code_digest
 from penstock.tools.sweep.steps import LOST, OK, REFUSED, Outcome, Segment, Source, Step, cuts
 from penstock.tools.sweep.store import Result
+from penstock.tools.sweep.workers import WorkerEnded, Workers
 
-ATTEMPTS = 2
-"""How often a step is begun alone with whose process all others ended."""
+ATTEMPTS = 3
+"""How often a step is begun whose process ends."""
 _KEPT_WHOLE = "graph-to-tensor"
 """The pass from which a program with schedules that are given is not cut: its text does not say what was applied."""
-
-
-class Workers(Protocol):
-    """What runs steps: processes of this machine, or a cluster."""
-
-    slots: int
-    """How many it runs at a time."""
-
-    def submit(self, step: Step) -> Future[Outcome]: ...
-
-    def restart(self) -> None:
-        """Begin anew after a process has ended, with whatever it was given."""
-        ...
 
 
 class Listener(Protocol):
@@ -84,10 +72,8 @@ class Sweep:
         self._alike: dict[str, list[_Waiting]] = {}
         """By the key of a step that is running: the nodes that wait for it."""
         self._done: dict[str, Outcome] = {}
-        self._suspects: list[_Waiting] = []
-        """What was running when a process ended: each is begun again alone, so that it is known which one ends it."""
-        self._attempts: dict[str, int] = {}
-        """By the key of a step: how often it was begun alone."""
+        self._ended: Counter[str] = Counter()
+        """By the key of a step: how many processes ended under it."""
         for run in wanted:
             if run.refused is not None:
                 listener.ended([run], run.refused)
@@ -105,19 +91,22 @@ class Sweep:
         Raises UserError where a worker has other code.
         """
         try:
-            while self._ready or self._running or self._suspects:
-                alone = bool(self._suspects)
-                if alone:
-                    self._begin(self._suspects.pop(), alone=True)
-                while not alone and self._ready and len(self._running) < self._workers.slots:
-                    self._begin(self._ready.pop())
+            while self._ready or self._running:
+                while self._ready and len(self._running) < self._workers.slots:
+                    self._begin(self._next())
                 finished, _ = wait(self._running, return_when=FIRST_COMPLETED)
                 self._collect(finished)
         finally:
             for future in self._running:
                 future.cancel()
 
-    def _begin(self, waiting: _Waiting, *, alone: bool = False) -> None:
+    def _next(self) -> _Waiting:
+        """The last that is ready, of a file that no process is at work on if there is one: see `Processes`."""
+        running = {waiting.step.source.path for waiting in self._running.values()}
+        others = (n for n in reversed(range(len(self._ready))) if self._ready[n].step.source.path not in running)
+        return self._ready.pop(next(others, -1))
+
+    def _begin(self, waiting: _Waiting) -> None:
         key = waiting.step.key
         if key in self._done:
             self._finish(waiting, self._done[key])
@@ -126,32 +115,22 @@ class Sweep:
         else:
             self._listener.begun(waiting.step)
             self._alike[key] = [waiting]
-            if alone:
-                self._attempts[key] = self._attempts.get(key, 0) + 1
             self._running[self._workers.submit(waiting.step)] = waiting
 
     def _collect(self, finished: Iterable[Future[Outcome]]) -> None:
-        is_broken = False
         for future in sorted(finished, key=lambda each: self._running[each].step.key):
-            key = self._running[future].step.key
+            key = self._running.pop(future).step.key
             error = future.exception()
             if isinstance(error, UserError):
                 raise error
-            if isinstance(error, BrokenProcessPool) and self._attempts.get(key, 0) < ATTEMPTS:
-                is_broken = True
+            self._ended[key] += isinstance(error, WorkerEnded)
+            if isinstance(error, WorkerEnded) and self._ended[key] < ATTEMPTS:
+                self._ready += reversed(self._alike.pop(key))
                 continue
-            del self._running[future]
             outcome = future.result() if error is None else Outcome(status=LOST, reason=_why_lost(error))
-            is_broken = is_broken or isinstance(error, BrokenProcessPool)
             self._done[key] = outcome
             for each in reversed(self._alike.pop(key)):
                 self._finish(each, outcome)
-        if is_broken:
-            # All that was running is lost with one process.
-            for waiting in self._running.values():
-                self._suspects += reversed(self._alike.pop(waiting.step.key))
-            self._running.clear()
-            self._workers.restart()
 
     def _finish(self, waiting: _Waiting, outcome: Outcome) -> None:
         node, cpu = waiting.node, waiting.cpu + outcome.cpu
@@ -170,8 +149,8 @@ class Sweep:
 
     def _grow(self, root: _Node, outcome: Outcome) -> None:
         """Grow the tree of a program: a branch for each way that its runs go on."""
-        from penstock.runtime.compiler import passes_from
         from penstock.runtime.pass_manager import pipeline_text
+        from penstock.runtime.pipeline import passes_from
 
         assert outcome.start is not None
         start = outcome.start
@@ -202,7 +181,7 @@ class Sweep:
 
 
 def _why_lost(error: BaseException) -> str:
-    if isinstance(error, BrokenProcessPool):
+    if isinstance(error, WorkerEnded):
         return f"its process ended {ATTEMPTS} times before it was done"
     return f"its worker ended before it was done: {type(error).__name__}"
 

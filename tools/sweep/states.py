@@ -25,6 +25,8 @@ from xdsl.dialects.builtin import ModuleOp
 from penstock.dialects.context import PenstockContext, make_context
 from penstock.dialects.files import temporary_folder, write_whole
 from penstock.dialects.plugins import GROUP, OWN_GROUPS
+from penstock.dialects.remembered import Remembered
+from penstock.dialects.verifier import Verifier
 from penstock.dialects.weights import Array, WeightStore
 from penstock.lowering.from_text import SourceText, parse_text
 from penstock.lowering.to_text import located_text
@@ -35,8 +37,8 @@ PART = "sweeps"
 """The folder in the cache."""
 MAX_BYTES = 4 << 30
 """Of all states and weights together; those whose last use is longest ago go first."""
-_RECENT = 4
-"""Programs that a process keeps in memory, too: most steps start from one that it has just made."""
+_RECENT = 8
+"""Programs that a process keeps in memory, too: about as many as a run has steps, for branches begin at all of them."""
 _ADDED_BETWEEN = 64
 """Entries that a process adds before it prunes."""
 
@@ -101,12 +103,15 @@ class Program:
     workloads: Workloads = field(default_factory=Workloads)
     digests: dict[str, str] = field(default_factory=dict[str, str])
     """Those of its weights that are known: they never change, but for those that are added."""
+    verifier: Verifier = field(default_factory=Verifier)
+    """What has verified it, and all that it was copied from."""
 
     def copy(self) -> Program:
         """Another one like it, to be lowered; the data of weights are shared."""
         ctx = make_context()
-        ctx.weights = self.ctx.weights.copy()
-        return Program(self.module.clone(), ctx, Workloads(dict(self.workloads.found)), dict(self.digests))
+        ctx.weights, ctx.remembered = self.ctx.weights.copy(), self.ctx.remembered
+        workloads = Workloads(dict(self.workloads.found))
+        return Program(self.module.clone(), ctx, workloads, dict(self.digests), self.verifier)
 
 
 class StateCache:
@@ -116,6 +121,8 @@ class StateCache:
         self.folder = open_cache(PART, "sweeps")
         self._added = 0
         self._recent: OrderedDict[str, Program] = OrderedDict()
+        self.remembered = Remembered()
+        """What passes of this process have made of kernels."""
 
     # steps
 
@@ -153,6 +160,7 @@ class StateCache:
         if not isinstance(state, State):
             return None
         ctx = make_context()
+        ctx.remembered = self.remembered
         if state.weights:
             path = find(self.folder, "weights", _weights_key(state), ".safetensors")
             if path is None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
     from xdsl.passes import ModulePass
 
-    from penstock.runtime.compiler import Start
+    from penstock.runtime.pipeline import Start
     from penstock.tools.sweep.figures import Figure
     from penstock.tools.sweep.states import Program, StateCache
 
@@ -28,8 +28,11 @@ OK, REFUSED, CRASHED, LOST = "ok", "refused", "crashed", "lost"
 """How a run ends: with figures; at a fault of the input or of a choice; at one of the code; with its process."""
 
 
-_CHECKS_HAZARDS = "accel-check-hazards"
-"""What a run need not end in: kernels are proved free of hazards when they are simulated, where they lie in the run."""
+_PROOFS = ("mem-verify", "accel-check-hazards")
+"""
+What a run need not end in: the plan is proved when it is reported on, and kernels are proved free of hazards when they
+are simulated, where they lie in the run.
+"""
 
 
 @dataclass(frozen=True)
@@ -125,10 +128,11 @@ def _states() -> StateCache:
 
 
 def _outcome(step: Step) -> Outcome:
-    from penstock.runtime.pass_manager import PassFault
+    from penstock.runtime.pass_manager import PassFault, fewer_collections
 
     try:
-        return _advance(step)
+        with fewer_collections():
+            return _advance(step)
     except UserError as error:
         return Outcome(status=REFUSED, reason=_one_line(str(error).replace("error: ", "", 1)))
     except PassFault as fault:
@@ -143,7 +147,7 @@ def _one_line(text: str) -> str:
 
 
 def _advance(step: Step) -> Outcome:
-    from penstock.runtime.compiler import Start
+    from penstock.runtime.pipeline import Start
 
     if not step.segments:
         program = _loaded(step.source)
@@ -159,9 +163,9 @@ def _advance(step: Step) -> Outcome:
     from penstock.tools.sweep.figures import figures_of
 
     require_applied(program.ctx, program.module)
-    # The kernels that are simulated are proved free of hazards when they are.
-    prove(program.module, hazards=False)
-    return Outcome(figures=figures_of(program.module, program.workloads), cpu=timer.seconds)
+    # The figures prove the plan, and that the kernels that are simulated are free of hazards.
+    prove(program.module, plan=False, hazards=False)
+    return Outcome(figures=figures_of(program.module, program.workloads, _states().remembered), cpu=timer.seconds)
 
 
 def _program(step: Step) -> Program:
@@ -190,6 +194,7 @@ def _loaded(source: Source) -> Program:
     if level_of(loaded.module) in ("loop", "accel"):
         verify(loaded.module, loaded.parsed)
         prove(loaded.module)
+    loaded.ctx.remembered = _states().remembered
     return Program(loaded.module, loaded.ctx)
 
 
@@ -201,9 +206,10 @@ def _run(program: Program, segment: Segment, timer: _CpuTimer) -> None:
 
         program.ctx.schedules.given = read_schedules(segment.schedule[0])
     texts = segment.passes
-    if segment.is_last and texts[-1:] == (_CHECKS_HAZARDS,):
+    while segment.is_last and texts and texts[-1] in _PROOFS:
         texts = texts[:-1]
     passes = read_pipeline(",".join(texts))
+    program.ctx.verifier = program.verifier
     run_passes(program.ctx, program.module, passes, observers=[program.workloads, timer])
 
 

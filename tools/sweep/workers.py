@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import sys
 import threading
-from collections.abc import Generator
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Callable, Generator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from multiprocessing.connection import Connection
+from typing import Any, Protocol
 
 from penstock.dialects.diagnostics import UserError
 from penstock.tools.sweep.steps import Outcome, Step, run_step
 
-if TYPE_CHECKING:
-    from penstock.tools.sweep.runner import Workers
+
+class Workers(Protocol):
+    """What runs steps: processes of this machine, or a cluster."""
+
+    slots: int
+    """How many it runs at a time."""
+
+    def submit(self, step: Step) -> Future[Outcome]: ...
 
 
 class ThisProcess:
@@ -31,48 +39,103 @@ class ThisProcess:
             future.set_exception(error)
         return future
 
-    def restart(self) -> None:
-        raise AssertionError("this process has not ended")
+
+class WorkerEnded(Exception):
+    """The process of a step ended before the step was done."""
 
 
 class Processes:
-    """Steps in processes of this machine."""
+    """
+    Steps in processes of this machine.
 
-    def __init__(self, count: int):
+    A process that ends takes with it the one step that it ran, whose future raises WorkerEnded, and another takes its
+    place. A step goes to a process that was at work on its file, if one waits: what it remembers is of use again.
+    """
+
+    def __init__(self, count: int, run: Callable[[Step], Outcome] = run_step):
         self.slots = count
-        self._pool = self._new_pool()
+        self._run_step = run
+        self._threads = ThreadPoolExecutor(count)
+        self._lock = threading.Lock()
+        self._all: list[_Worker] = []
+        self._idle: list[_Worker] = []
+        self._is_closed = False
 
     def submit(self, step: Step) -> Future[Outcome]:
-        try:
-            return self._pool.submit(run_step, step)
-        except RuntimeError as error:  # a process has ended, and nobody has noticed yet
-            future = Future[Outcome]()
-            future.set_exception(error)
-            return future
+        return self._threads.submit(self._run, step)
 
-    def restart(self) -> None:
-        self.close()
-        self._pool = self._new_pool()
+    def kill(self) -> None:
+        """End all processes, as a machine that is short of memory does."""
+        with self._lock:
+            for worker in self._all:
+                worker.process.kill()
 
     def close(self) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._is_closed = True
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self.kill()
 
-    def _new_pool(self) -> ProcessPoolExecutor:
+    def _run(self, step: Step) -> Outcome:
+        with self._lock:
+            if self._is_closed:
+                raise WorkerEnded
+            if not self._idle:
+                self._idle.append(_Worker(self._run_step))
+                self._all.append(self._idle[-1])
+            alike = (worker for worker in self._idle if worker.path == step.source.path)
+            worker = next(alike, self._idle[-1])
+            self._idle.remove(worker)
+            worker.path = step.source.path
+        try:
+            worker.connection.send(step)
+            result = worker.connection.recv()
+        except (EOFError, OSError):
+            with self._lock:
+                self._all.remove(worker)
+            worker.process.join()
+            raise WorkerEnded from None
+        with self._lock:
+            self._idle.append(worker)
+        if isinstance(result, BaseException):
+            raise result
+        return result
+
+
+class _Worker:
+    """A process, and the end of a pipe to it: a step goes in, its outcome or what it raised comes out."""
+
+    def __init__(self, run: Callable[[Step], Outcome]):
         # A fork would have the threads of the progress bar, halfway.
         context = multiprocessing.get_context("spawn")
-        return ProcessPoolExecutor(self.slots, context, initializer=_begin_process)
+        self.connection, end = context.Pipe()
+        self.path: str | None = None
+        """The file of the last step."""
+        self.process = context.Process(target=_serve, args=(end, run), daemon=True)
+        self.process.start()
+        end.close()  # so that its end is the end of the pipe
 
 
-def _begin_process() -> None:
-    """End with the process that asks, which may be killed: nobody else ends this one then."""
+def _serve(connection: Connection, run: Callable[[Step], Outcome]) -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
 
     def follow() -> None:
+        # The process that asks may be killed, and nothing else ends this one then.
         parent.join()
         os._exit(1)
 
     threading.Thread(target=follow, daemon=True).start()
+    while True:
+        try:
+            result = run(connection.recv())
+        except EOFError:
+            return
+        except Exception as error:  # it is raised where the step was asked for
+            result = error
+        try:
+            connection.send(result)
+        except (TypeError, AttributeError, pickle.PicklingError):
+            connection.send(RuntimeError(repr(result)))
 
 
 class Cluster:
@@ -85,9 +148,6 @@ class Cluster:
 
     def submit(self, step: Step) -> Future[Outcome]:
         return self._executor.submit(run_step, step)
-
-    def restart(self) -> None:
-        pass
 
 
 @contextmanager

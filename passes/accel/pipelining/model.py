@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from xdsl.dialects import func, scf
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
@@ -15,15 +14,12 @@ from penstock.passes.analysis.commands.program import Command, CommandOp, Machin
 from penstock.passes.analysis.commands.trace import trace
 from penstock.passes.analysis.loops import trip_count
 from penstock.passes.planning.pipelining import NestTime, TimedLoop, TimedStep, time_of
+from penstock.passes.planning.skewed_nest import Skewed
 from penstock.passes.planning.skewed_nest import skewed as skewed_nest
 from penstock.passes.schedule.ordering.accesses import CommandInfo
 
 MAX_PIECES = 64
 """Iterations of a loop around one transfer that are looked at one by one; of more, the middle one stands for all."""
-
-
-Skewed = Literal["none", "outer", "inner"]
-"""Which loops are skewed: none, the outermost that can be, or only those without loops of several commands in them."""
 
 
 @dataclass
@@ -54,8 +50,7 @@ class Model:
         named = {self._names[s]: count for s, count in known.items() if s in self._names}
         key = frozenset(named.items()), skewed
         if key not in self._times:
-            nest = skewed_nest(self.nest, named, inner=skewed == "inner") if skewed != "none" else self.nest
-            self._times[key] = time_of(nest, named)
+            self._times[key] = time_of(skewed_nest(self.nest, named, skewed), named)
         return self._times[key]
 
     def _block(self, block: Block, opening: frozenset[SSAValue]) -> Iterator[TimedStep | TimedLoop]:

@@ -10,8 +10,9 @@ from xdsl.ir import SSAValue
 
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import BufferOp, RingOp
-from penstock.passes.accel.pipelining.model import Model, Skewed
+from penstock.passes.accel.pipelining.model import Model
 from penstock.passes.analysis.commands.program import CommandOp
+from penstock.passes.planning.skewed_nest import Skewed
 from penstock.passes.schedule.command_rings import candidates, filling
 from penstock.passes.schedule.ordering.accesses import CommandInfo
 from penstock.passes.schedule.rings import Candidate
@@ -56,7 +57,7 @@ def choose_slots(
     ways: list[Skewed] = ["none"]
     if skewed:
         is_nest = any(isinstance(op, scf.ForOp) and isinstance(op.parent_op(), scf.ForOp) for op in function.walk())
-        ways = ["none", "outer", "inner"] if is_nest else ["none", "outer"]
+        ways = ["none", "outer", "inner", "nested"] if is_nest else ["none", "outer"]
     wanted: list[tuple[Mapping[SSAValue, int], Skewed]] = [
         (most if depth is not None else _auto(model, most, way), way) for way in ways
     ]

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from math import prod
 
 from penstock.dialects.machine import DRAM, DmaOp, TargetOp
 from penstock.passes.analysis.commands.program import View
-from penstock.passes.planning.pipelining import transfer_cycles
+from penstock.passes.planning.pipelining import TransferCost
 
 
 def descriptor_dims(
@@ -64,6 +65,19 @@ def descriptor_dims(
     return spelled
 
 
+def transfer_cost(engine: DmaOp, target: TargetOp) -> TransferCost:
+    """How long transfers of an engine occupy its bus."""
+    rates = [] if engine.bus_name is None else [target.buses()[engine.bus_name].bytes_per_cycle]
+    if engine.own_rate is not None:
+        rates.append(engine.own_rate)
+    return TransferCost(
+        min(rates, key=lambda rate: Fraction(*rate), default=(1, 0)),
+        engine.row_overhead_cycles,
+        engine.burst_cost,
+        engine.padding_rate,
+    )
+
+
 def entry_elements(target: TargetOp, scopes: Sequence[str], element_bytes: Sequence[int]) -> int:
     """How many elements an entry holds on the chip, of a transfer between these scopes; of two, where it ends."""
     on_chip = [(scope, size) for scope, size in zip(scopes, element_bytes, strict=True) if scope != DRAM]
@@ -98,9 +112,15 @@ class Descriptor:
         """The bytes of each row that cross the bus."""
         return self.counts[-1] * self.bus_bytes
 
-    def cycles(self, rate: tuple[int, int] | None, row_overhead: int) -> int:
-        """How long it occupies a bus of so many bytes per cycles; without one it takes its row overheads."""
-        return transfer_cycles(self.rows, self.row_bytes, rate, row_overhead)
+    @property
+    def padded_bytes(self) -> int:
+        """The bytes of padding, as wide as those that cross the bus."""
+        around = prod(count + before + after for count, (before, after) in zip(self.counts, self.padding, strict=True))
+        return (around - prod(self.counts)) * self.bus_bytes if self.padding else 0
+
+    def cycles(self, cost: TransferCost) -> int:
+        """How long it occupies its bus."""
+        return cost.cycles(self.rows, self.row_bytes, self.padded_bytes)
 
     @property
     def entry_counts(self) -> tuple[int, ...]:

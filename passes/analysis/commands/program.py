@@ -180,10 +180,21 @@ class Command:
     engine: str | None = None
     """Of a transfer: the engine that performs it."""
     cycles: int = 0
-    """Of an exec depth + ii x iterations; of a transfer how long it occupies its bus."""
+    """
+    Of an exec depth, ii of all applications, loads of its stationary operand, and conflicts of banks; of a transfer how
+    long it occupies its bus.
+    """
     iterations: int = 0
     """Of an exec: applications of the intrinsic."""
     macs: int = 0
+    loads: int = 0
+    """Of an exec: how often it loads a block of its stationary operand."""
+    loading: int = 0
+    """Of an exec: how many of its cycles that takes."""
+    conflicts: int = 0
+    """Of an exec: the pairs of its operands that share a bank of their scope, in all applications."""
+    conflicting: int = 0
+    """Of an exec: how many of its cycles that takes."""
     after: tuple[int, ...] = ()
     """The commands that must be complete before it starts, ascending; SSA tokens become these."""
     pops: tuple[QueueName, ...] = ()

@@ -5,8 +5,7 @@ Loops are run and indices computed, but nothing is moved and nothing multiplied.
 as in the interpreter: arithmetic in line, each command a call. What an op says is worked out once; what changes from
 iteration to iteration is where its memrefs begin.
 
-A memref is an address at run time: the number of its storage, shifted, plus the bytes from the start of that. A token
-is the number of a command, or a `Join` of tokens.
+A memref is an address at run time: the number of its storage, shifted, plus the bytes from the start of that.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache, cached_property, partial
 from math import prod
 from typing import Any
 
@@ -28,14 +28,16 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from penstock.dialects import accel, mem
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
 from penstock.dialects.functions import body_block
-from penstock.dialects.machine import DRAM, Activity, TargetOp
+from penstock.dialects.machine import DRAM, HOST, Activity, ScopeOp, TargetOp
 from penstock.dialects.machine import DmaOp as EngineOp
 from penstock.dialects.machine.energy import READ, TRANSFER, WRITE, operations_of
 from penstock.dialects.mem import element_bytes, memref_of, scope_of, static_strides
 from penstock.dialects.verification import require_dominance
-from penstock.passes.analysis.commands.descriptor import describe, entry_elements
-from penstock.passes.analysis.commands.program import Command, Kind, MachineModel, Program, QueueName, View
+from penstock.passes.analysis.commands.descriptor import describe, entry_elements, transfer_cost
+from penstock.passes.analysis.commands.program import Command, Kind, MachineModel, Program, View
+from penstock.passes.analysis.commands.recorder import NOTHING, Recorder, Token, join
 from penstock.passes.analysis.commands.region import Region
+from penstock.passes.analysis.commands.stationary import StationaryOperand
 from penstock.passes.analysis.commands.traffic import touched_elements
 from penstock.passes.analysis.kernels import ENTRY, device_of, machine_of
 from penstock.runtime.interpreter import Evaluator, applications_of
@@ -48,184 +50,6 @@ Iterations = Callable[[scf.ForOp, int], Iterable[int]]
 
 STORAGE_SHIFT = 48
 OFFSET_MASK = (1 << STORAGE_SHIFT) - 1
-
-
-# tokens
-
-
-class Join:
-    """A token that is complete when all of its parts are."""
-
-    __slots__ = ("latest", "numbers", "others", "parts")
-
-    def __init__(self, parts: Sequence[Token]):
-        self.parts = parts
-        self.numbers: tuple[int, ...] | None = None
-        """The commands that it is of, ascending; None before they are first needed."""
-        self.latest: dict[str, int] = {}
-        """The last of these of each unit."""
-        self.others: dict[str, tuple[int, ...]] = {}
-        """Those of other units than one."""
-
-
-Token = int | Join
-
-NOTHING = Join(())
-
-
-def join(*tokens: Token) -> Token:
-    """The token of all of `tokens`."""
-    parts = [token for token in tokens if token is not NOTHING]
-    return parts[0] if len(parts) == 1 else Join(parts) if parts else NOTHING
-
-
-class TooManyCommandsError(UserError):
-    """A kernel has more commands than are to be looked at one by one."""
-
-
-class Recorder:
-    """
-    Commands in program order. Every `issue` is one more; what it returns is the token.
-
-    `after` of a command is left without what the order of its unit and barriers imply: an earlier one of the unit, if
-    the command starts alone, or a later one did or executes.
-    """
-
-    def __init__(self, machine: MachineModel, limit: int):
-        self.commands: list[Command] = []
-        self._machine = machine
-        self._limit = limit
-        self._units: list[str] = []
-        self._alone: list[bool] = []
-        """By command: its unit, and whether it starts alone."""
-        self._latest: dict[str, int] = {}
-        """The last command of each unit, and the last one that starts alone."""
-        self._latest_alone: dict[str, int] = {}
-        self._barriers: list[int] = []
-        self._start = 0
-        """The first command after the last barrier."""
-        self._waits: dict[str, Token] = {}
-        """What the next command of a unit comes after because the host has waited for it."""
-        self._pops: dict[str, list[QueueName]] = {}
-        """What the next command of a unit pops."""
-        self._joined: dict[Operation | None, tuple[Sequence[Token], Join]] = {}
-        """By op: the tokens that its last command waited for, and their join."""
-
-    def program(self, storages: Sequence[str]) -> Program:
-        """All of them."""
-        for unit in list(self._pops):
-            self._carrier(unit, None, ())
-        barriers = [number for number in self._barriers if number < len(self.commands)]
-        return Program(self._machine, self.commands, tuple(dict.fromkeys(barriers)), tuple(storages))
-
-    def issue(self, command: Command, tokens: Sequence[Token]) -> int:
-        """Give a command to its unit; raises UserError if there are too many."""
-        number = len(self.commands)
-        unit = command.unit
-        if number >= self._limit:
-            raise TooManyCommandsError(
-                f"more than {self._limit:,} commands: this one is too many to look at one by one",
-                loc=command.location,
-            )
-        if unit in self._waits:
-            tokens = (*tokens, self._waits.pop(unit))
-        if tokens:
-            command.after = self._after(tokens, command)
-        if unit in self._pops:
-            command.pops = tuple(self._pops.pop(unit))
-        self.commands.append(command)
-        alone = self._machine.starts_alone(command)
-        self._units.append(unit)
-        self._alone.append(alone)
-        self._latest[unit] = number
-        if alone:
-            self._latest_alone[unit] = number
-        return number
-
-    def wait(self, tokens: Sequence[Token]) -> None:
-        """The host waits: every later command comes after them."""
-        for unit in self._machine.units:
-            self._waits[unit] = join(*tokens, self._waits.get(unit, NOTHING))
-
-    def barrier(self) -> None:
-        """Later commands come after all that there are, and after pops that no command has made yet."""
-        for unit in list(self._pops):
-            self._carrier(unit, None, ())
-        self._start = len(self.commands)
-        self._barriers.append(self._start)
-        self._waits.clear()
-
-    def pop(self, op: Operation, unit: str, peer: str, counters: tuple[int, ...]) -> None:
-        """The next command of the unit pops a token."""
-        if unit in self._pops and (peer, unit) in self._pops[unit]:
-            self._carrier(unit, op, counters)
-        self._pops.setdefault(unit, []).append((peer, unit))
-
-    def push(self, op: Operation, unit: str, peer: str, counters: tuple[int, ...]) -> None:
-        """The last command of the unit pushes a token, or a carrier if it was issued before a barrier, wait or pop."""
-        latest = self._latest.get(unit, -1)
-        if latest < self._start or unit in self._pops or unit in self._waits:
-            self._carrier(unit, op, counters)
-            latest = self._latest[unit]
-        self.commands[latest].pushes += ((unit, peer),)
-
-    def _carrier(self, unit: str, op: Operation | None, counters: tuple[int, ...]) -> None:
-        self.issue(Command(unit, Kind.CARRIER, op=op, counters=counters), ())
-
-    def _after(self, tokens: Sequence[Token], command: Command) -> tuple[int, ...]:
-        """What a command comes after that neither its unit nor a barrier implies."""
-        units, unit, first = self._units, command.unit, tokens[0]
-        token = first if len(tokens) == 1 else self._join(tokens, command.op)
-        implied = len(units) if self._machine.starts_alone(command) else self._latest_alone.get(unit, -1)
-        if 0 <= implied < len(units) and self.commands[implied].kind is not Kind.TRANSFER:
-            implied += 1
-        if isinstance(token, int):
-            numbers = () if token < implied and units[token] == unit else (token,)
-        else:
-            numbers = self._numbers(token)
-            last = token.latest.get(unit, -1)
-            if last >= implied:
-                numbers = tuple(n for n in numbers if n >= implied or units[n] != unit)
-            elif last >= 0:
-                if unit not in token.others:
-                    token.others[unit] = tuple(n for n in numbers if units[n] != unit)
-                numbers = token.others[unit]
-        return numbers if not numbers or numbers[0] >= self._start else tuple(n for n in numbers if n >= self._start)
-
-    def _join(self, tokens: Sequence[Token], op: Operation | None) -> Join:
-        """The join of tokens, which is that of the last command of an op if it waited for the same."""
-        last = self._joined.get(op)
-        if last is None or last[0] != tokens:
-            last = self._joined[op] = tokens, Join(tokens)
-        return last[1]
-
-    def _numbers(self, token: Join) -> tuple[int, ...]:
-        """The commands that a token is of, without those that later ones of their unit imply."""
-        if token.numbers is None:
-            found: set[int] = set()
-            seen: set[int] = set()
-            pending: list[Token] = [token]
-            while pending:
-                part = pending.pop()
-                if isinstance(part, int):
-                    found.add(part)
-                elif part.numbers is not None:
-                    found.update(part.numbers)
-                elif id(part) not in seen:
-                    seen.add(id(part))
-                    pending.extend(part.parts)
-            kept: list[int] = []
-            closed: set[str] = set()
-            for number in sorted(found, reverse=True):
-                unit = self._units[number]
-                if unit not in closed:
-                    kept.append(number)
-                    token.latest.setdefault(unit, number)
-                    if self._alone[number]:
-                        closed.add(unit)
-            token.numbers = tuple(reversed(kept))
-            token.parts = ()
-        return token.numbers
 
 
 # commands
@@ -308,8 +132,7 @@ class _TransferIssuer:
         self.steps = self.strides[side]
         self.spaces = scope_of(op.source_type) or DRAM, scope_of(op.dest_type) or DRAM
         self.size = element_bytes(op.source_type)
-        bus = target.buses().get(self.engine.bus_name or "")
-        self.rate = None if bus is None else bus.bytes_per_cycle
+        self.cost = transfer_cost(self.engine, target)
         self.entry = entry_elements(target, self.spaces, (self.size, self.size))
         self._pieces: dict[tuple[tuple[int, int], ...], _ClippedTransfer] = {}
 
@@ -364,7 +187,7 @@ class _TransferIssuer:
             written = _Area(self.spaces[1], 0, self.box, self.strides[1], self.size)
             padding = clipped if clipped != self.inside else ()
         descriptor = describe([source.view(0), dest.view(0)], padding, engine=self.engine, entry=self.entry)
-        cycles = descriptor.cycles(self.rate, self.engine.row_overhead_cycles)
+        cycles = descriptor.cycles(self.cost)
         moved = prod(shape) * self.size
         activity = {
             (READ, self.spaces[0]): moved,
@@ -410,6 +233,24 @@ def _access(op: accel.ExecOp, evaluator: Evaluator, number: int, extents: Sequen
     return _Area(scope_of(type) or DRAM, relative, extents, access.strides(strides, extents), element_bytes(type))
 
 
+def _pairs_in_banks(accessed: Sequence[_Area], target: TargetOp) -> list[tuple[ScopeOp, int, int]]:
+    """The pairs of operands in one scope that costs them time where they share a bank."""
+    scopes = {name: scope for name, scope in target.scopes().items() if scope.conflict_cycles}
+    return [
+        (scopes[one.space], number, other)
+        for number, one in enumerate(accessed)
+        for other in range(number + 1, len(accessed))
+        if one.space == accessed[other].space and one.space in scopes
+    ]
+
+
+def share_a_bank(scope: ScopeOp, one: Sequence[Region], other: Sequence[Region]) -> bool:
+    """Whether two operands have bytes in one bank; the same bytes are read once."""
+    if not one or not other or one == other:
+        return False
+    return any(scope.banks_of(a.start, a.end) & scope.banks_of(b.start, b.end) for a in one for b in other)
+
+
 def _execution(op: accel.ExecOp, target: TargetOp, recorder: Recorder) -> Callable[..., int]:
     """What issues an `accel.exec`: from the addresses of its buffers, tokens and counters."""
     intrinsic = target.intrinsics()[op.intrinsic_name]
@@ -431,8 +272,7 @@ def _execution(op: accel.ExecOp, target: TargetOp, recorder: Recorder) -> Callab
         scopes, sizes = [area.space for area in accessed], [area.size for area in accessed]
         entry = entry_elements(target, scopes, sizes)
         descriptor = describe([area.view(0) for area in accessed], engine=engine, entry=entry)
-        bus = target.buses().get(engine.bus_name or "")
-        cycles = descriptor.cycles(None if bus is None else bus.bytes_per_cycle, engine.row_overhead_cycles)
+        cycles = descriptor.cycles(transfer_cost(engine, target))
         touched = [
             touched_elements(access, extents, memref_of(value).get_shape()) * area.size
             for access, value, area in zip(evaluator.accesses, op.buffers, accessed, strict=True)
@@ -444,7 +284,7 @@ def _execution(op: accel.ExecOp, target: TargetOp, recorder: Recorder) -> Callab
     else:
         assert intrinsic.unit_name is not None
         unit, kind, moved = intrinsic.unit_name, Kind.EXEC, ()
-        cycles = intrinsic.depth + intrinsic.initiation_interval * iterations
+        cycles = intrinsic.depth + intrinsic.timing.cycles(applications.loops)
         views = [
             _Area(area.space, 0, memref_of(value).get_shape(), strides_of(value, op), area.size)
             for area, value in zip(accessed, op.buffers, strict=True)
@@ -454,8 +294,30 @@ def _execution(op: accel.ExecOp, target: TargetOp, recorder: Recorder) -> Callab
         activity[READ, accessed[number].space] += touches[number]
     activity[WRITE, accessed[last].space] += touches[last]
     engine_name, name = intrinsic.dma_name, op.intrinsic_name
+    stationary, held_activity = None, activity
+    if (number := intrinsic.stationary_operand) is not None:
+        area = accessed[number]
+        stationary = StationaryOperand.of(
+            name, number, intrinsic.timing, applications.loops, area.space, area.strides, area.size
+        )
+        held_activity = activity.copy()
+        held_activity[READ, area.space] -= stationary.first_bytes
+    banked = [] if kind is Kind.TRANSFER else _pairs_in_banks(accessed, target)
 
     def issue(addresses: Sequence[int], tokens: Sequence[Token], counters: tuple[int, ...]) -> int:
+        held, loads, loading, taken = False, 0, 0, cycles
+        if stationary is not None:
+            area = accessed[stationary.number]
+            at = divmod(addresses[stationary.number] + area.relative, 1 << STORAGE_SHIFT)
+            held = recorder.residents.exchange(unit, stationary.first.at(*at), stationary.last.at(*at))
+            loads = stationary.loads - held
+            loading = stationary.loading - held * stationary.first_load
+            taken = cycles - held * stationary.first_load
+        conflicts = conflicting = 0
+        for scope, one, other in banked:
+            if share_a_bank(scope, *(accessed[each].regions(addresses[each]) for each in (one, other))):
+                conflicts += iterations
+                conflicting += iterations * scope.conflict_cycles
         reads: tuple[Region, ...] = ()
         for number in reading:
             reads += accessed[number].regions(addresses[number])
@@ -464,16 +326,20 @@ def _execution(op: accel.ExecOp, target: TargetOp, recorder: Recorder) -> Callab
             kind,
             name,
             engine_name,
-            cycles,
+            taken + conflicting,
             iterations,
             macs,
+            loads=loads,
+            loading=loading,
+            conflicts=conflicts,
+            conflicting=conflicting,
             reads=reads,
             writes=accessed[last].regions(addresses[last]),
             moved=moved,
             op=op,
             counters=counters,
             operands=tuple([area.view(address) for area, address in zip(views, addresses, strict=True)]),
-            activity=activity,
+            activity=held_activity if held else activity,
         )
         return recorder.issue(command, tokens)
 
@@ -533,7 +399,7 @@ def _without_collection() -> Generator[None]:
             gc.enable()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Call:
     """One run of a kernel."""
 
@@ -541,17 +407,22 @@ class Call:
     function: func.FuncOp
     arguments: tuple[View | None, ...]
     """Where each memref lies; None for anything else."""
-    program: Program | None
-    """Its commands; None for a kernel of the host, and without `commands`."""
+    trace: Callable[[], Program] | None
+    """What finds its commands; None for a kernel of the host."""
+
+    @cached_property
+    def program(self) -> Program | None:
+        """Its commands; None for a kernel of the host. Raises UserError as `trace` does."""
+        return None if self.trace is None else self.trace()
 
 
-def trace_calls(module: ModuleOp, *, limit: int = 1_000_000, commands: bool = True) -> Iterator[Call]:
+def trace_calls(module: ModuleOp, *, limit: int = 1_000_000) -> Iterator[Call]:
     """
-    The kernels in the order in which one run of `@main` calls them, each with its commands, traced lazily.
+    The kernels in the order in which one run of `@main` calls them, each with its commands, which are traced when they
+    are asked for.
 
     Memrefs lie where they do in the run: in their scope, if something stays there between kernels, or in a storage off
-    chip that has the same number in all of them. Without `commands` only the calls are found. Raises UserError as
-    `trace` does, `limit` counting for each kernel.
+    chip that has the same number in all of them. Raises UserError as `trace` does, `limit` counting for each kernel.
     """
     target = machine_of(module)
     functions = {op.sym_name.data: op for op in module.ops if isinstance(op, func.FuncOp)}
@@ -568,18 +439,16 @@ def trace_calls(module: ModuleOp, *, limit: int = 1_000_000, commands: bool = Tr
     addresses = writer.own_storages()
     writer.ops(writer.block.ops)
     writer.finish(entry).function(*addresses)
-    traced: dict[tuple[str, tuple[int, ...]], Program] = {}
+
+    @cache
+    def program(function: func.FuncOp, arguments: tuple[View | None, ...]) -> Program:
+        return trace(function, target, limit=limit, arguments=arguments, storages=writer.storages)
+
     for op, at in found:
-        name = op.callee.string_value()
-        function = functions[name]
+        function = functions[op.callee.string_value()]
         views = tuple(_view(value, address, op) for value, address in zip(op.arguments, at, strict=True))
-        program = None
-        if commands and device_of(function) == target.sym_name.data:
-            program = traced.get((name, at))
-            if program is None:
-                program = trace(function, target, limit=limit, arguments=views, storages=writer.storages)
-                traced[name, at] = program
-        yield Call(op, function, views, program)
+        is_here = device_of(function) == target.sym_name.data
+        yield Call(op, function, views, partial(program, function, views) if is_here else None)
 
 
 def _view(value: SSAValue, address: int, op: Operation) -> View | None:
@@ -639,7 +508,7 @@ class _Tracer(SourceWriter):
         return super().name(value)
 
     def _write(self, op: Operation) -> None:
-        on_host = self.called is not None and not _calls(op)
+        on_host = self.called is not None and not (_calls(op) and (self._knows(op) or self._runs_kernels(op)))
         is_arithmetic = op.name.startswith("arith.") or isinstance(op, affine.ApplyOp | affine.MinOp)
         if is_arithmetic and not self._unknown.isdisjoint(op.operands):
             self._unknown.update(op.results)
@@ -664,7 +533,23 @@ class _Tracer(SourceWriter):
             raise UserError(message, loc=location_of(op), notes=notes)
 
     def _knows(self, op: Operation) -> bool:
-        return self._unknown.isdisjoint(op.operands)
+        return not isinstance(op, scf.WhileOp) and self._unknown.isdisjoint(op.operands)
+
+    def _runs_kernels(self, op: Operation) -> bool:
+        """Whether a call in an op of `@main` is one that the machine takes part in."""
+        module = self.block.parent_op()
+        while isinstance(module, Operation) and not isinstance(module, ModuleOp):
+            module = module.parent_op()
+        assert module is not None
+        functions = {each.sym_name.data: each for each in module.walk() if isinstance(each, func.FuncOp)}
+        seen: dict[str, func.FuncOp] = {}
+        pending = [op]
+        while pending:
+            for inner in pending.pop().walk():
+                if isinstance(inner, func.CallOp) and (name := inner.callee.string_value()) not in seen:
+                    seen[name] = functions[name]
+                    pending.append(functions[name])
+        return any(device_of(each) != HOST for each in seen.values())
 
     def _write_call(self, op: func.CallOp) -> None:
         addresses = "".join(

@@ -31,6 +31,10 @@ _RESHAPING = (memref.ExpandShapeOp, memref.CollapseShapeOp)
 _EXACT_VIEWS = (*_RETYPING, *_RESHAPING, memref.SubviewOp, SlotOp, arith.SelectOp)
 
 
+IndexBox = tuple[tuple[int, int], ...]
+"""In each dim the first index and the one after the last."""
+
+
 def is_memory(type: Attribute) -> bool:
     """Whether values of this type stand for bytes."""
     return isinstance(type, MemRefType | UnrankedMemRefType | RingType)
@@ -90,7 +94,8 @@ class Aliases:
         """The roots that the function returns, and where."""
         self.handed: list[SSAValue] = []
         """The values that control flow hands on, and views of them."""
-        self._irregular = 0
+        self.irregular = 0
+        """The roots of which something makes a memref that is no view known here, and may reach beyond its operand."""
         self._sources: dict[SSAValue, list[SSAValue]] = {}
         self._roots_of: dict[SSAValue, int] = {root: 1 << number for number, root in enumerate(self.roots)}
         self._parts: dict[SSAValue, RootBox | None] = {}
@@ -109,6 +114,10 @@ class Aliases:
         for value in values:
             found |= self._roots_of.get(value, 0)
         return found
+
+    def touched(self, part: RootBox) -> int:
+        """The root of a box, as a set."""
+        return 1 << part.root
 
     # what may be
 
@@ -160,13 +169,13 @@ class Aliases:
             if isinstance(op, builtin.UnrealizedConversionCastOp) and not all(is_memory(r.type) for r in op.results):
                 self.escaped |= found
             if any(is_memory(result.type) for result in op.results) and not isinstance(op, (*_EXACT_VIEWS, *CONTROL)):
-                self._irregular |= found
+                self.irregular |= found
 
     def _keeps_all(self, number: int) -> bool:
         """Gaps between rows are bytes too, for other views of the memory."""
         if self.escaped >> number & 1:
             return False
-        if not self._irregular >> number & 1:
+        if not self.irregular >> number & 1:
             return True
         type = self.roots[number].type
         return isa(type, MemRefType) and _is_packed(type)
@@ -198,7 +207,7 @@ class Aliases:
                 return self.part(op.operands[0])
             case _ if isinstance(op, _RESHAPING):
                 part = self.part(op.operands[0])
-                return replace(part, dims=None) if part is not None and part.is_whole else None
+                return None if part is None else replace(part, dims=None)
             case _ if _is_chosen(value):
                 return self._joined(value)
             case _:

@@ -1,5 +1,5 @@
 """
-The data-flow equations of liveness, for memrefs as aggregates.
+The data-flow equations of liveness, for memrefs as aggregates, or for the strips that they are cut into.
 
 Backward over the basic blocks of a function,
 
@@ -15,7 +15,8 @@ so forward
 and a root is alive between two ops where it is both in the backward and in the forward set: it may have been
 written, and what was written may be read. Within a block both are repeated op by op. At an op everything is alive that
 is alive before or after it, and all that it touches: its results interfere with its operands, unless they are the
-same memref.
+same memref. The same equations hold for strips as for roots: each is as if it were a buffer, and an op reads, and
+certainly writes, those that the boxes which it accesses are in.
 
 See Li et al., "TOpLib", NPC 2020, for the equations; that partial writes are no kills, and the forward half, is ours.
 """
@@ -23,198 +24,22 @@ See Li et al., "TOpLib", NPC 2020, for the equations; that partial writes are no
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from xdsl.dialects import arith, func, scf
+from xdsl.dialects import func, memref
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Operation, SSAValue
 
+from penstock.dialects.accel import DmaOp
 from penstock.dialects.machine import find_target
-from penstock.passes.analysis.index import AffineIndex
-from penstock.passes.analysis.loops import constant_of, is_inside, trip_count
+from penstock.dialects.mem import CopyOp
 from penstock.passes.analysis.memory.aliases import Aliases, Allocation, RootBox, bits
 from penstock.passes.analysis.memory.effects import CallSummary, Effect, MemoryEffects
-from penstock.passes.analysis.memory.graph import CONTROL, BasicBlock, Concurrent, FlowGraph
-
-IndexBox = tuple[tuple[int, int], ...]
-"""In each dim the first index and the one after the last."""
-
-_MAX_PIECES = 64
-"""What is left of a root is followed through that many boxes."""
-
-
-def certain_kills(graph: FlowGraph, effects: Mapping[Operation, Effect], certain: int) -> dict[Operation, int]:
-    """
-    For each node the roots of which nothing that was there before it is read after; `certain` may be among them.
-
-    Within a block, a run of writes none of which is followed by a read before all elements are written kills what was
-    there before its first write. A write in a loop counts for all its iterations, if they are known to take place, and
-    if the boxes of the iterations lie side by side or overlap: offsets are affine in the counter, or such a sum limited
-    by a constant, as that of a last tile which is shifted inwards.
-    """
-    finder = _Finder(effects, certain, {})
-    for region in graph.function.regions:
-        for block in region.blocks:
-            finder.scan(block)
-    return finder.kills
-
-
-@dataclass
-class _Run:
-    """Writes to one root, none of which has been followed by a read."""
-
-    start: Operation
-    missing: list[IndexBox]
-
-
-@dataclass
-class _Scanned:
-    """What is done in a block: roots it may read, and boxes it writes whenever it is executed."""
-
-    reads: int
-    fills: list[RootBox]
-
-
-@dataclass
-class _Finder:
-    effects: Mapping[Operation, Effect]
-    certain: int
-    kills: dict[Operation, int]
-
-    def scan(self, block: Block) -> _Scanned:
-        """Find the kills in a block, and in the blocks inside its ops."""
-        reads = 0
-        fills: list[RootBox] = []
-        runs: dict[int, _Run] = {}
-        for op in block.ops:
-            found = self._of(op)
-            reads |= found.reads
-            for number in bits(found.reads):
-                runs.pop(number, None)
-            for part in found.fills:
-                if self.certain >> part.root & 1:
-                    fills.append(part)
-                    self._extend(runs, op, part)
-        return _Scanned(reads, fills)
-
-    def _of(self, op: Operation) -> _Scanned:
-        if not isinstance(op, CONTROL):
-            effect = self.effects[op]
-            return _Scanned(effect.reads, list(effect.fills))
-        if isinstance(op, Concurrent):
-            return self._concurrently(op)
-        inside = [self.scan(block) for region in op.regions for block in region.blocks]
-        reads = 0
-        for each in inside:
-            reads |= each.reads
-        if isinstance(op, scf.ExecuteRegionOp) and len(inside) == 1:
-            fills = inside[0].fills
-        elif isinstance(op, scf.ForOp):
-            fills = [lifted for part in inside[0].fills if (lifted := over_iterations(part, op)) is not None]
-        else:
-            fills = []
-        # In which order the reads and the writes inside come to pass is not known here.
-        return _Scanned(reads, [part for part in fills if not reads >> part.root & 1])
-
-    def _concurrently(self, op: Concurrent) -> _Scanned:
-        """Of iterations that run at once none kills what another may still read."""
-        finder = _Finder(self.effects, 0, self.kills)
-        reads = 0
-        for block in op.regions[0].blocks:
-            reads |= finder.scan(block).reads
-        return _Scanned(reads, [])
-
-    def _extend(self, runs: dict[int, _Run], op: Operation, part: RootBox) -> None:
-        box = constant_box(part)
-        if box is None:
-            return
-        run = runs.get(part.root)
-        if run is None:
-            run = runs[part.root] = _Run(op, [tuple((0, size) for size in part.shape)])
-        run.missing = [piece for missing in run.missing for piece in _without(missing, box)]
-        if not run.missing:
-            self.kills[run.start] = self.kills.get(run.start, 0) | 1 << part.root
-        if not run.missing or len(run.missing) > _MAX_PIECES:
-            del runs[part.root]
-
-
-def constant_box(part: RootBox) -> IndexBox | None:
-    if any(at.terms for at in part.offsets):
-        return None
-    return tuple((at.base, at.base + size) for at, size in zip(part.offsets, part.sizes, strict=True))
-
-
-def _without(box: IndexBox, other: IndexBox) -> list[IndexBox]:
-    """What is left of a box without another, as disjoint boxes."""
-    if any(size <= 0 for low, high in box for size in (high - low,)):
-        return []
-    if any(high <= start or end <= low for (low, high), (start, end) in zip(box, other, strict=True)):
-        return [box]
-    left: list[IndexBox] = []
-    inner = list(box)
-    for dim, ((low, high), (start, end)) in enumerate(zip(box, other, strict=True)):
-        if low < start:
-            left.append((*inner[:dim], (low, start), *inner[dim + 1 :]))
-        if end < high:
-            left.append((*inner[:dim], (end, high), *inner[dim + 1 :]))
-        inner[dim] = (max(low, start), min(high, end))
-    return left
-
-
-def over_iterations(part: RootBox, loop: scf.ForOp) -> RootBox | None:
-    """What all iterations of a loop write that writes `part` in each; None if that is not known to be a box."""
-    trips, lower, step = trip_count(loop), constant_of(loop.lb), constant_of(loop.step)
-    if not trips or lower is None or step is None or step < 1:
-        return None
-    counter = loop.body.block.args[0]
-    offsets, sizes = list(part.offsets), list(part.sizes)
-    moving = 0
-    for dim, at in enumerate(part.offsets):
-        inside = [atom for atom in at.terms if is_inside(atom, loop)]
-        if not inside:
-            continue
-        moving += 1
-        if len(inside) > 1 or moving > 1:
-            return None
-        reach = _reach(inside[0], counter, lower, step, trips)
-        if reach is None:
-            return None
-        factor = at.terms[inside[0]]
-        stride = abs(factor) * reach.stride
-        if trips > 1 and stride > sizes[dim]:
-            return None
-        ends = sorted((factor * reach.first, factor * reach.last))
-        offsets[dim] = at - at.only(inside) + ends[0]
-        sizes[dim] += ends[1] - ends[0]
-    return replace(part, offsets=tuple(offsets), sizes=tuple(sizes))
-
-
-@dataclass(frozen=True)
-class _Reach:
-    first: int
-    last: int
-    stride: int
-    """The most that it changes from iteration to iteration, always in the same direction."""
-
-
-def _reach(atom: SSAValue, counter: SSAValue, lower: int, step: int, trips: int) -> _Reach | None:
-    """How an index moves with the counter of a loop; None unless it is the counter, or a limited sum of it."""
-    if atom is counter:
-        return _Reach(lower, lower + (trips - 1) * step, step)
-    owner = atom.owner
-    if not isinstance(owner, arith.MinSIOp | arith.MaxSIOp):
-        return None
-    value, limit = AffineIndex.of(owner.lhs), AffineIndex.of(owner.rhs)
-    if limit.constant is None:
-        value, limit = limit, value
-    if limit.constant is None or set(value.terms) != {counter}:
-        return None
-    factor, end = value.terms[counter], limit.constant
-    choose = min if isinstance(owner, arith.MinSIOp) else max
-    first, last = (value.base + factor * at for at in (lower, lower + (trips - 1) * step))
-    return _Reach(choose(first, end), choose(last, end), abs(factor) * step)
+from penstock.passes.analysis.memory.graph import CONTROL, BasicBlock, FlowGraph
+from penstock.passes.analysis.memory.kills import certain_kills
+from penstock.passes.analysis.memory.strips import Strips, cut
 
 
 class TransferFunction(NamedTuple):
@@ -287,7 +112,7 @@ def solve(
 
 @dataclass(frozen=True)
 class Lives:
-    """What is alive before, at and after a node, as sets of roots."""
+    """What is alive before, at and after a node, as sets of strips."""
 
     before: int
     at: int
@@ -325,25 +150,20 @@ class Flows:
         return self.of(self._functions[name]).summary if name in self._functions else None
 
 
-class DataFlow:
-    """The roots of a function, what its ops do to them, and where they are alive."""
+class Equations:
+    """The equations of one function, for its roots or for its strips."""
 
-    def __init__(self, function: func.FuncOp, flows: Flows | None = None):
-        flows = flows or Flows(function.parent_op())
-        self.graph = FlowGraph(function)
-        self.aliases = Aliases(self.graph)
-        effects = MemoryEffects(self.aliases, flows.target, flows.summarize)
-        self.effects: dict[Operation, Effect] = {op: effects.of(op) for op in self.graph.nodes()}
-        """What each node does."""
-        self._kills = certain_kills(self.graph, self.effects, self.aliases.certain)
+    def __init__(self, graph: FlowGraph, strips: Strips, effects: Mapping[Operation, Effect]):
+        self._graph, self._strips, self.effects = graph, strips, effects
+        self._escaped = strips.of_roots(strips.roots.escaped)
+        self._arguments = strips.of_roots(strips.roots.arguments)
+        self._kills = certain_kills(graph, effects, strips)
 
     def lives(self) -> dict[Operation, Lives]:
-        """For each node the roots alive around it."""
-        backward = self._backward()
-        forward = self._forward()
-        at_end = self.aliases.arguments | self.aliases.escaped
-        read_later = solve(self.graph, backward, at_end)
-        written = solve(self.graph, forward, self.aliases.arguments, forward=True)
+        """For each node what is alive around it."""
+        backward, forward = self._backward(), self._forward()
+        read_later = solve(self._graph, backward, self._arguments | self._escaped)
+        written = solve(self._graph, forward, self._arguments, forward=True)
         lives: dict[Operation, Lives] = {}
         for op, after in read_later.items():
             before = backward.get(op, _NOTHING)(after) & written[op]
@@ -351,32 +171,13 @@ class DataFlow:
             lives[op] = Lives(before, before | after | self.effects[op].touches, after)
         return lives
 
-    @cached_property
-    def summary(self) -> CallSummary:
-        """What a call of the function does to its arguments."""
-        backward = self._backward()
-        read = self._at_entry(backward, 0)
-        kept = self._at_entry(backward, self.aliases.arguments)
-        written = 0
-        for effect in self.effects.values():
-            written |= effect.writes
-        arguments = {
-            self.aliases.number[arg]: number
-            for number, arg in enumerate(self.graph.function.body.blocks[0].args)
-            if arg in self.aliases.number
-        }
-        escaped = self.aliases.escaped
-        return CallSummary(
-            frozenset(arguments[root] for root in bits((read | escaped) & self.aliases.arguments)),
-            frozenset(arguments[root] for root in bits((written | escaped) & self.aliases.arguments)),
-            frozenset(arguments[root] for root in bits(self.aliases.arguments & ~kept & ~escaped)),
-        )
-
-    def _at_entry(self, transfers: Mapping[Operation, TransferFunction], at_end: int) -> int:
-        after = solve(self.graph, transfers, at_end)
-        if not self.graph.entry.nodes:
+    def at_entry(self, at_end: int) -> int:
+        """What is read before it is wholly written, or comes to the end so, where `at_end` is needed there."""
+        transfers = self._backward()
+        after = solve(self._graph, transfers, at_end)
+        if not self._graph.entry.nodes:
             return at_end
-        first = self.graph.entry.nodes[0]
+        first = self._graph.entry.nodes[0]
         return transfers.get(first, _NOTHING)(after[first])
 
     def _backward(self) -> dict[Operation, TransferFunction]:
@@ -390,17 +191,98 @@ class DataFlow:
 
     def _forward(self) -> dict[Operation, TransferFunction]:
         """What each node writes and makes."""
-        escaped = self.aliases.escaped
         transfers: dict[Operation, TransferFunction] = {}
         for op, effect in self.effects.items():
             made = self._made(op)
             if made or effect.writes:
-                transfers[op] = TransferFunction(made, effect.writes | made & escaped)
+                transfers[op] = TransferFunction(made, effect.writes | made & self._escaped)
         return transfers
 
     def _made(self, op: Operation) -> int:
-        """The root that a node makes, its contents undefined."""
-        return 1 << self.aliases.number[op.results[0]] if isinstance(op, Allocation) else 0
+        """What a node makes, its contents undefined."""
+        if not isinstance(op, Allocation):
+            return 0
+        return self._strips.of_roots(1 << self._strips.roots.number[op.results[0]])
+
+
+class DataFlow:
+    """The roots of a function, what its ops do to them, and where they are alive."""
+
+    def __init__(self, function: func.FuncOp, flows: Flows | None = None):
+        self._flows = flows or Flows(function.parent_op())
+        self.graph = FlowGraph(function)
+        self.aliases = Aliases(self.graph)
+        self._in_roots = MemoryEffects(self.aliases, self._flows.target, self._flows.summarize)
+        self.effects = self._by(self._in_roots)
+        """What each node does to the roots."""
+
+    def _by(self, effects: MemoryEffects) -> dict[Operation, Effect]:
+        return {op: effects.of(op) for op in self.graph.nodes()}
+
+    @cached_property
+    def strips(self) -> Strips:
+        """What the buffers off chip are cut into."""
+        aliases = self.aliases
+        whole = self._beyond | aliases.arguments | ~aliases.certain
+        for number in aliases.returned:
+            whole |= 1 << number
+        return cut(aliases, self._boxes(), whole)
+
+    def _boxes(self) -> Iterator[RootBox]:
+        """The boxes that views and windows are."""
+        for op in self.graph.function.walk():
+            if isinstance(op, memref.SubviewOp):
+                part = self.aliases.part(op.result)
+            elif isinstance(op, CopyOp | DmaOp):
+                part = self._in_roots.window(op)
+            else:
+                continue
+            if part is not None:
+                yield part
+
+    @cached_property
+    def _beyond(self) -> int:
+        """The roots of which bytes outside of the memrefs that ops are given may be accessed."""
+        found = self.aliases.irregular | self.aliases.escaped
+        for op in self.graph.function.walk():
+            found |= self._in_roots.beyond(op)
+        return found
+
+    @cached_property
+    def by_strips(self) -> dict[Operation, Effect]:
+        """What each node does to the strips."""
+        if not self.strips.is_cut:
+            return self.effects
+        return self._by(MemoryEffects(self.strips, self._flows.target, self._flows.summarize))
+
+    def lives(self) -> dict[Operation, Lives]:
+        """For each node the strips that are alive around it."""
+        return Equations(self.graph, self.strips, self.by_strips).lives()
+
+    @cached_property
+    def summary(self) -> CallSummary:
+        """What a call of the function does to its arguments."""
+        aliases = self.aliases
+        equations = Equations(self.graph, Strips(aliases), self.effects)
+        read, kept = equations.at_entry(0), equations.at_entry(aliases.arguments)
+        written = 0
+        for effect in self.effects.values():
+            written |= effect.writes
+        numbers = {
+            aliases.number[arg]: number
+            for number, arg in enumerate(self.graph.function.body.blocks[0].args)
+            if arg in aliases.number
+        }
+
+        def arguments(roots: int) -> frozenset[int]:
+            return frozenset(numbers[root] for root in bits(roots & aliases.arguments))
+
+        return CallSummary(
+            arguments(read | aliases.escaped),
+            arguments(written | aliases.escaped),
+            arguments(~kept & ~aliases.escaped),
+            arguments(self._beyond),
+        )
 
 
 def _used_by(op: Operation) -> Iterator[SSAValue]:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from xdsl.dialects import func, memref
-from xdsl.dialects.builtin import MemRefType
+from xdsl.dialects.builtin import DYNAMIC_INDEX, MemRefType
 from xdsl.dialects.linalg.abstract_ops import LinalgStructuredOperation
-from xdsl.dialects.linalg.ops import FillOp, GenericOp
+from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.ir.affine import AffineMap
 from xdsl.traits import IsTerminator, NoMemoryEffect, is_side_effect_free
@@ -21,23 +21,24 @@ from penstock.dialects.machine import IMMEDIATE, CommandForm, TargetOp
 from penstock.dialects.mem import CopyOp
 from penstock.passes.analysis.memory.aliases import Aliases, Allocation, RootBox, is_memory
 from penstock.passes.analysis.memory.graph import CONTROL
+from penstock.passes.analysis.memory.strips import Strips
 from penstock.runtime.interpreter.domain import OperandAccess
 
 
 @dataclass(frozen=True)
 class Effect:
-    """What an op does to the roots of its function."""
+    """What an op does to the roots of its function, or to their strips."""
 
     reads: int = 0
-    """Roots of which it may read some byte, written before it."""
+    """Those of which it may read some byte, written before it."""
     writes: int = 0
-    """Roots of which it may write some byte."""
+    """Those of which it may write some byte."""
     fills: tuple[RootBox, ...] = ()
     """What it writes in any case, all elements of it, without reading one of them first."""
 
     @property
     def touches(self) -> int:
-        """Roots that it may access."""
+        """Those that it may access."""
         return self.reads | self.writes
 
 
@@ -53,6 +54,8 @@ class CallSummary:
     writes: frozenset[int]
     fills: frozenset[int]
     """Wholly written, whichever way control takes, and not read before."""
+    beyond: frozenset[int]
+    """Of which bytes outside of the memref that is handed over may be accessed."""
 
 
 Summarize = Callable[[func.CallOp], CallSummary | None]
@@ -60,9 +63,9 @@ Summarize = Callable[[func.CallOp], CallSummary | None]
 
 
 class MemoryEffects:
-    """The effects of the ops of one function."""
+    """The effects of the ops of one function, as sets of roots or of strips."""
 
-    def __init__(self, aliases: Aliases, target: TargetOp | None, summarize: Summarize):
+    def __init__(self, aliases: Aliases | Strips, target: TargetOp | None, summarize: Summarize):
         self._aliases = aliases
         self._target = target
         self._summarize = summarize
@@ -82,6 +85,24 @@ class MemoryEffects:
                 reads, writes = reads | effect.reads, writes | effect.writes
         return Effect(reads, writes, own.fills)
 
+    def beyond(self, op: Operation) -> int:
+        """Those of which an op may access bytes outside of the memrefs that it is given; all of a root, if any."""
+        match op:
+            case func.CallOp():
+                summary = self._summarize(op)
+                return self._aliases.of_all(
+                    value for number, value in enumerate(op.arguments) if summary is None or number in summary.beyond
+                )
+            case memref.LoadOp() | memref.StoreOp() | memref.CopyOp() | CopyOp() | DmaOp() | ExecOp():
+                return 0
+            case LinalgStructuredOperation():
+                return 0
+            case _ if isinstance(op, CONTROL):
+                return 0
+            case _:
+                touched = self._aliases.of_all(op.operands)
+                return touched if touched and self._own(op).touches else 0
+
     def _own(self, op: Operation) -> Effect:
         of, touched = self._aliases.of, self._aliases.of_all(op.operands)
         if not touched:
@@ -94,12 +115,12 @@ class MemoryEffects:
             case memref.CopyOp():
                 return Effect(of(op.source), of(op.destination), self._fills(self._part(op.destination)))
             case CopyOp() | DmaOp():
-                return Effect(of(op.source), of(op.dest), self._fills(self._moved(op)))
+                return self._transfer(op)
             case GenericOp():
                 return self._generic(op)
             case ExecOp():
                 return self._exec(op)
-            case FillOp():
+            case LinalgStructuredOperation(name="linalg.fill"):
                 return Effect(0, self._aliases.of_all(op.outputs), self._fills(*map(self._part, op.outputs)))
             case func.CallOp():
                 return self._call(op)
@@ -136,6 +157,21 @@ class MemoryEffects:
         part = self._part(op.memref)
         return None if part is None else part.window(list(op.indices), [1] * len(op.indices))
 
+    def _transfer(self, op: CopyOp | DmaOp) -> Effect:
+        reads, writes = self._aliases.of(op.source), self._aliases.of(op.dest)
+        if (window := self.window(op)) is not None:
+            inside = self._aliases.touched(window)
+            reads, writes = (reads & inside, writes) if op.window_side == "source" else (reads, writes & inside)
+        return Effect(reads, writes, self._fills(self._moved(op)))
+
+    def window(self, op: CopyOp | DmaOp) -> RootBox | None:
+        """The box of its source or dest that a transfer accesses at most; None where it is not known."""
+        at_source = op.window_side == "source"
+        part = self._part(op.source if at_source else op.dest)
+        if part is None or op.window_side is None or DYNAMIC_INDEX in op.box:
+            return None
+        return part.window(op.mixed_source_offsets() if at_source else op.mixed_dest_offsets(), op.box)
+
     def _moved(self, op: CopyOp | DmaOp) -> RootBox | None:
         """What a transfer writes whatever its windows are."""
         part = self._part(op.dest)
@@ -145,6 +181,8 @@ class MemoryEffects:
             at = op.mixed_dest_offsets()
             # What is out of bounds of the destination is not stored. Of a root that is its own loss.
             inside = op.window_lies_inside(at, op.dest_type.get_shape())
+            if DYNAMIC_INDEX in op.box:
+                return None
             return part.window(at, op.box) if inside or part.is_whole else None
         if isinstance(op, DmaOp) and op.clipped is not None:
             inside = op.window_lies_inside(op.mixed_source_offsets(), op.source_type.get_shape())

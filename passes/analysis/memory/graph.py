@@ -19,9 +19,9 @@ from math import prod
 
 from xdsl.dialects import func, memref, scf
 from xdsl.ir import Block, Operation, Region, SSAValue
-from xdsl.irdl import IRDLOperation
 from xdsl.traits import IsTerminator
 
+from penstock.dialects.upstream.cf import handed_to_successors
 from penstock.dialects.upstream.scf import ForallOp
 from penstock.passes.analysis.loops import count_between, iteration_count, trip_count
 
@@ -203,32 +203,3 @@ class FlowGraph:
         if passes_by or not ends:
             self._link(here, after)
         return after
-
-
-def handed_to_successors(terminator: Operation) -> list[tuple[Block, Sequence[SSAValue]]]:
-    """
-    The successors of a terminator, and what it hands to each.
-
-    Those of `cf` take the operands that no successor lacks, in order; of an unknown terminator anything may go
-    anywhere, which is said by handing every operand to every argument of its type.
-    """
-    match terminator.name:
-        case "cf.br":
-            return [(terminator.successors[0], terminator.operands)]
-        case "cf.cond_br":
-            taken, otherwise = terminator.successors
-            count = len(taken.args)
-            return [(taken, terminator.operands[1 : 1 + count]), (otherwise, terminator.operands[1 + count :])]
-        case "cf.switch":
-            assert isinstance(terminator, IRDLOperation)
-            found: list[tuple[Block, Sequence[SSAValue]]] = []
-            place = 1
-            for successor in terminator.successors:
-                found.append((successor, terminator.operands[place : place + len(successor.args)]))
-                place += len(successor.args)
-            return found
-        case _:
-            successors, operands = terminator.successors, terminator.operands
-            everywhere: list[tuple[Block, Sequence[SSAValue]]] = [(successor, ()) for successor in successors]
-            everywhere += [(successor, [value] * len(successor.args)) for successor in successors for value in operands]
-            return everywhere

@@ -51,6 +51,8 @@ def kept_alive(flow: DataFlow) -> dict[Operation, int]:
     if not commands:
         return {}
     found = InFlight(flow.graph, flow.aliases, flow.effects, commands)
+    if not found.needed:
+        return {}
     kept: dict[Operation, int] = {}
     for op, after in solve(flow.graph, {op: TransferFunction(0, roots) for op, roots in found.needed.items()}).items():
         kept[op] = (after | found.needed.get(op, 0)) & found.before[op] | after & found.after[op]
@@ -96,8 +98,13 @@ class InFlight:
             for root in bits(effects[op].writes):
                 self._write[root] |= self._times.every[number]
         self._sharing = _sharing(aliases)
-        self._find_token_uses()
         self.needed: dict[Operation, int] = {}
+        self.before: dict[Operation, int] = {}
+        self.after: dict[Operation, int] = {}
+        if not any(others for others, commands_of in zip(self._sharing, self._access, strict=True) if commands_of):
+            # Nothing can be in the way of a command.
+            return
+        self._find_token_uses()
         pending: dict[Operation, tuple[int, int]] = {}
         anywhere = 0
         for block, start in zip(graph.blocks, self._solve(), strict=True):
@@ -109,8 +116,9 @@ class InFlight:
                 before = state[None]
                 self._step(op, state)
                 pending[op] = before, state[None]
-        self.before = {op: self._accessed(anywhere, before) for op, (before, _) in pending.items()}
-        self.after = {op: self._accessed(anywhere, after) for op, (_, after) in pending.items()}
+        if anywhere:
+            self.before = {op: self._accessed(anywhere, before) for op, (before, _) in pending.items()}
+            self.after = {op: self._accessed(anywhere, after) for op, (_, after) in pending.items()}
 
     def _accessed(self, roots: int, commands: int) -> int:
         return sum(1 << root for root in bits(roots) if self._access[root] & commands)

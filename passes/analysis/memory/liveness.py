@@ -10,17 +10,19 @@ ops it is alive if some byte may have been written that may be read later. What 
 - a buffer from outside a loop is alive throughout the loop if an iteration may read what an earlier one wrote; if every
   iteration overwrites it before it reads it, it is dead between the last read and the next write;
 - a ring is one buffer, and filling a slot overwrites only part of it;
+- of a buffer off chip that is written and read in parts which lie one after the other only some bytes may be alive: all
+  between the first and the last of its `strips` that is;
 - the iterations of `scf.parallel` and `scf.forall` run at once: what they touch, and what they make, is alive
   throughout it, and what each iteration makes cannot have one place, unless it is in registers, which are a thread's;
 - a call reads and writes what its callee does, if the module has it; functions end with nothing in flight;
 - a buffer whose address leaves the memrefs is alive from where it is made to the end of the function.
 
-Two buffers may share bytes if there is no step at which both are alive.
+Two buffers may share bytes if there is no step at which these are alive in both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 
 from xdsl.dialects import func
@@ -36,9 +38,12 @@ from penstock.passes.analysis.memory.aliases import Aliases, Allocation, bits
 from penstock.passes.analysis.memory.dataflow import DataFlow, Flows, outlived
 from penstock.passes.analysis.memory.graph import CONTROL
 from penstock.passes.analysis.memory.in_flight import kept_alive
-from penstock.passes.planning.problem import Interval, merge_intervals
+from penstock.passes.planning.problem import Interval, Window, hulls, merge_intervals
 
 __all__ = ["Allocation", "Liveness"]
+
+LivePart = tuple[Interval, Window | None]
+"""Some steps at which a buffer is alive, and the bytes of it that are then; None for all."""
 
 
 def _no_steps(call: func.CallOp) -> int:
@@ -107,7 +112,14 @@ class Liveness:
 
     def lifetime(self, buffer: SSAValue) -> tuple[Interval, ...]:
         """
-        When a buffer, which an op of this function makes, is alive: ascending, disjoint, half-open intervals.
+        When some byte of a buffer, which an op of this function makes, is alive: ascending, disjoint, half-open
+        intervals. Raises as `live_parts` does.
+        """
+        return merge_intervals(interval for interval, _ in self.live_parts(buffer))
+
+    def live_parts(self, buffer: SSAValue) -> tuple[LivePart, ...]:
+        """
+        When which bytes of a buffer, which an op of this function makes, are alive: ascending, disjoint intervals.
 
         One that is not used is alive for the step of the op that makes it. Raises UserError for a buffer that the
         function returns: it outlives every plan; for one that is made again while it is in use; and for one that each
@@ -136,10 +148,11 @@ class Liveness:
                 loc=location_of(buffer.owner),
                 notes=["an iteration of a loop makes it and hands it to the next: make it before the loop"],
             )
-        if found := self._lifetimes[number]:
-            return tuple(found)
+        strips = self._flow.strips
+        if found := _joined([(strips.strips[each].bytes, self._lifetimes[each]) for each in strips.numbers(number)]):
+            return found
         begin = self._begin[buffer.owner]
-        return ((begin, begin + 1),)
+        return (((begin, begin + 1), None),)
 
     @property
     def aliases(self) -> Aliases:
@@ -156,8 +169,8 @@ class Liveness:
 
     @cached_property
     def _lifetimes(self) -> list[list[Interval]]:
-        """The intervals of each root."""
-        found: list[list[Interval]] = [[] for _ in self._flow.aliases.roots]
+        """The intervals of each strip."""
+        found: list[list[Interval]] = [[] for _ in self._flow.strips.strips]
         began: dict[int, int] = {}
         alive, now = 0, 0
         for begin, end, mask in sorted(self._segments()):
@@ -177,24 +190,44 @@ class Liveness:
         return new
 
     def _segments(self) -> Iterator[tuple[int, int, int]]:
-        """For each node its steps, and the set of roots that are alive at them."""
+        """For each node its steps, and the set of strips that are alive at them."""
         flow = self._flow
+        of_roots = flow.strips.of_roots
         lives = flow.lives()
         alive = {op: each.at for op, each in lives.items()}
         for op, roots in ({} if self._race_free else kept_alive(flow)).items():
-            alive[op] |= roots
+            alive[op] |= of_roots(roots)
         concurrently: dict[Operation, int] = {}
         own = 0
         for op in flow.graph.concurrent:
             if isinstance(op, BufferOp) and op.scope == REGISTERS:
-                own |= 1 << flow.aliases.number[op.memref]
+                own |= of_roots(1 << flow.aliases.number[op.memref])
         for op, loop in flow.graph.concurrent.items():
-            made = 1 << flow.aliases.number[op.results[0]] if isinstance(op, Allocation) else 0
+            made = of_roots(1 << flow.aliases.number[op.results[0]]) if isinstance(op, Allocation) else 0
             concurrently[loop] = concurrently.get(loop, 0) | (alive[op] | made) & ~own
         for op, mask in alive.items():
             loop = flow.graph.concurrent.get(op, op)
             begin, end = self.span(op)
             yield begin, begin + 1 if isinstance(op, CONTROL) else end, mask | concurrently.get(loop, 0)
+
+
+def _joined(strips: Sequence[tuple[Window, Sequence[Interval]]]) -> tuple[LivePart, ...]:
+    """The bytes between the first and the last strip of a buffer that is alive, from step to step."""
+    if len(strips) == 1:
+        return tuple((interval, None) for interval in strips[0][1])
+    whole = strips[0][0][0], strips[-1][0][1]
+    return merge_parts((interval, None if hull == whole else hull) for interval, hull in hulls(strips))
+
+
+def merge_parts(parts: Iterable[LivePart]) -> tuple[LivePart, ...]:
+    """The same, ascending, as one where the same bytes are alive directly after."""
+    merged: list[LivePart] = []
+    for (lower, upper), window in sorted(parts, key=lambda part: part[0]):
+        if merged and merged[-1][1] == window and merged[-1][0][1] >= lower:
+            merged[-1] = (merged[-1][0][0], max(upper, merged[-1][0][1])), window
+        else:
+            merged.append(((lower, upper), window))
+    return tuple(merged)
 
 
 class ProgramTime:
@@ -246,6 +279,16 @@ class ProgramTime:
         assert isinstance(buffer.owner, Operation)
         function = function_around(buffer.owner)
         return self._shifted(function, self.of(function).lifetime(buffer))
+
+    def live_parts(self, buffer: SSAValue) -> tuple[LivePart, ...]:
+        """When which bytes of it are."""
+        assert isinstance(buffer.owner, Operation)
+        function = function_around(buffer.owner)
+        return merge_parts(
+            ((start + lower, start + upper), window)
+            for start in self._starts[function.sym_name.data]
+            for (lower, upper), window in self.of(function).live_parts(buffer)
+        )
 
     def spans(self, op: Operation) -> tuple[Interval, ...]:
         """When an op runs, with what it holds or calls."""

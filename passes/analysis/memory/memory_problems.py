@@ -17,13 +17,21 @@ from xdsl.dialects.builtin import MemRefType, ModuleOp
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.utils.hints import isa
 
+from penstock.dialects.alignment import ALIGNMENT
 from penstock.dialects.diagnostics import UserError, did_you_mean, location_of
 from penstock.dialects.functions import unique_name
 from penstock.dialects.machine import DmaOp as EngineOp
 from penstock.dialects.machine import ScopeOp, TargetOp, find_target
 from penstock.dialects.mem import CopyOp, RingOp, ScopedAllocation, element_bytes, memref_of, scope_of, span_in_bytes
 from penstock.passes.analysis.memory.aliases import bits
-from penstock.passes.analysis.memory.liveness import Allocation, Liveness, ProgramTime, function_around
+from penstock.passes.analysis.memory.bank_pairs import bank_pairs
+from penstock.passes.analysis.memory.liveness import (
+    Allocation,
+    Liveness,
+    LivePart,
+    ProgramTime,
+    function_around,
+)
 from penstock.passes.analysis.units import performer, scope_or_dram
 from penstock.passes.planning.bounds import strong_lower_bound
 from penstock.passes.planning.instance import compact
@@ -34,6 +42,7 @@ from penstock.passes.planning.problem import (
     Limits,
     Plan,
     Problem,
+    Window,
     conflicts,
     height,
     lower_bound,
@@ -43,9 +52,6 @@ from penstock.passes.planning.registry import solve
 
 ARENA = "arena"
 """What the place of the off-chip buffers of a whole program is called."""
-
-ALIGNMENT = 64
-"""The least of buffers in the arena, in bytes: a cache line, and the widest vector. Engines may need more."""
 
 
 def offset_of(op: Allocation) -> int | None:
@@ -111,7 +117,7 @@ class MemoryProblem:
         return replace(self.problem, buffers=tuple(buffers))
 
     def height_by(self, planner: str, limits: Limits) -> int | None:
-        """The bytes that the plan of a planner takes; None where it has none."""
+        """The bytes that the plan of a planner takes, whatever the banks; None where it has none."""
         plan = solve(self.problem, planner, limits).plan
         return None if plan is None else height(self.problem, plan)
 
@@ -122,12 +128,13 @@ class MemoryProblem:
 
 
 def memory_problems(
-    module: ModuleOp, *, placed_only: bool = False, race_free: Collection[func.FuncOp] = ()
+    module: ModuleOp, *, placed_only: bool = False, off_chip_only: bool = False, race_free: Collection[func.FuncOp] = ()
 ) -> list[MemoryProblem]:
     """
     All planning problems of a module: each function's, its scopes in the order of the machine; then those of the
     whole program, likewise; then that of the arena. What has no buffers is left out; with `placed_only` so are buffers
-    without an offset. Of functions that are `race_free` commands in flight keep no buffer alive.
+    without an offset, and with `off_chip_only` all scopes. Of functions that are `race_free` commands in flight keep no
+    buffer alive.
 
     Offsets written in the IR are fixed. Raises UserError, located, for a scope that the machine lacks, a dynamic
     shape, a buffer that a function returns, and a function that calls itself.
@@ -136,6 +143,8 @@ def memory_problems(
     found = [(function, op) for function in time.functions() for op in _allocations(function)]
     target = find_target(module)
     scopes = _scopes(target, [op for _, op in found])
+    if off_chip_only:
+        scopes = dict[str, ScopeOp]()
     if placed_only:
         found = [(function, op) for function, op in found if offset_of(op) is not None]
     joined = {scope_of_allocation(op) for function, op in found if time.calls_others(function)}
@@ -156,10 +165,10 @@ def memory_problems(
     return problems
 
 
-def function_problems(function: func.FuncOp, target: TargetOp) -> list[MemoryProblem]:
-    """The problems of one kernel by itself, its scopes in the order of the machine."""
+def function_problems(function: func.FuncOp, target: TargetOp, *, race_free: bool = False) -> list[MemoryProblem]:
+    """The problems of one kernel by itself, its scopes in the order of the machine; see `Liveness` for `race_free`."""
     ops = list(_allocations(function))
-    return list(_of_function(function, ops, Liveness(function), _scopes(target, ops)))
+    return list(_of_function(function, ops, Liveness(function, race_free=race_free), _scopes(target, ops)))
 
 
 def bytes_taken(function: func.FuncOp, target: TargetOp, scope: str, planner: str, limits: Limits) -> int | None:
@@ -205,18 +214,29 @@ def _in_scope(
         size = -(-size_in_bytes(op) // granule) * granule
         alignment = lcm(granule, _own_alignment(op))
         buffers.append(Buffer(id, time.lifetime(op.results[0]), size, alignment, offset_of(op)))
-    return MemoryProblem(function, name, granule, Problem(tuple(buffers), scope.size_bytes), ops, time)
+    # Interleaved, every buffer of some size is in all banks.
+    pairs = bank_pairs(scope, ops, time) if scope.conflict_cycles and scope.interleave is None else ()
+    problem = Problem(tuple(buffers), scope.size_bytes, scope.bank_width if pairs else None, pairs)
+    return MemoryProblem(function, name, granule, problem, ops, time)
 
 
 def _off_chip(ops: Mapping[str, Allocation], time: ProgramTime, off_chip: OffChipAlignment) -> MemoryProblem:
     alignments: dict[str, int] = {}
     buffers: list[Buffer] = []
     for id, op in ops.items():
-        offset, lifetime = offset_of(op), time.lifetime(op.results[0])
+        offset, size = offset_of(op), size_in_bytes(op)
         alignments[id] = lcm(ALIGNMENT, _own_alignment(op), off_chip.of(function_around(op), op.results[0]))
         # An offset that is written by hand may be any; what an engine cannot reach `accel-check-hazards` says.
-        buffers.append(Buffer(id, lifetime, size_in_bytes(op), 1 if offset is not None else alignments[id], offset))
+        alignment = 1 if offset is not None else alignments[id]
+        intervals, windows = _alive(time.live_parts(op.results[0]), size)
+        buffers.append(Buffer(id, intervals, size, alignment, offset, windows))
     return MemoryProblem("", None, 1, Problem(tuple(buffers)), ops, time, alignments)
+
+
+def _alive(parts: Sequence[LivePart], size: int) -> tuple[tuple[Interval, ...], tuple[Window, ...]]:
+    """When a buffer is alive, and its windows, of which there are none where all of it is at all times."""
+    windows = tuple((0, size) if window is None else window for _, window in parts)
+    return tuple(interval for interval, _ in parts), windows if any(each != (0, size) for each in windows) else ()
 
 
 def _names(ops: Sequence[Allocation]) -> list[str]:
@@ -386,6 +406,13 @@ class PlacedBuffer:
     """Bytes, in whole granules."""
     intervals: tuple[Interval, ...]
     """When it is alive: half-open, in steps of the function, or of the whole program."""
+    windows: tuple[Window, ...] = ()
+    """The bytes of it that are alive in each; empty where all are in all."""
+
+    @property
+    def as_buffer(self) -> Buffer:
+        """It as planners know it, without its place."""
+        return Buffer(self.name, self.intervals, self.size, windows=self.windows)
 
 
 @dataclass(frozen=True)
@@ -416,7 +443,7 @@ class ScopePlan:
         # Loaded where it is shown: most plans are not.
         from penstock.passes.planning.map_svg import svg_map
 
-        buffers = tuple(Buffer(each.name, each.intervals, each.size) for each in self.buffers)
+        buffers = tuple(each.as_buffer for each in self.buffers)
         plan = Plan({each.name: each.offset for each in self.buffers})
         where = f"@{self.function}, {self.scope}" if self.function else self.scope
         room = "" if self.capacity is None else f" of {self.capacity:,}"
@@ -444,6 +471,7 @@ def _plan(memory: MemoryProblem) -> ScopePlan:
             plan.offsets[buffer.id],
             buffer.size,
             buffer.intervals,
+            buffer.windows,
         )
         for buffer in problem.buffers
     )

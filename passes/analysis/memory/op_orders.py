@@ -13,18 +13,20 @@ from dataclasses import dataclass
 
 from xdsl.dialects import func, memref
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Block, Operation
+from xdsl.ir import Block, Operation, SSAValue
 from xdsl.traits import IsTerminator
 
 from penstock.dialects.diagnostics import UserError
 from penstock.passes.analysis.effects import Effects
-from penstock.passes.analysis.memory.aliases import Aliases, Allocation, bits, is_memory
-from penstock.passes.analysis.memory.dataflow import DataFlow, Flows, IndexBox, constant_box
+from penstock.passes.analysis.memory.aliases import Aliases, Allocation, IndexBox, bits, is_memory
+from penstock.passes.analysis.memory.dataflow import Flows
 from penstock.passes.analysis.memory.effects import Effect
 from penstock.passes.analysis.memory.graph import CONTROL
+from penstock.passes.analysis.memory.kills import constant_box
 from penstock.passes.analysis.memory.liveness import Liveness
 from penstock.passes.analysis.memory.memory_problems import scope_of_allocation, size_in_bytes
-from penstock.passes.planning.op_order import OrderProblem
+from penstock.passes.analysis.memory.strips import Strips
+from penstock.passes.planning.order_problem import OrderProblem
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,9 @@ class BlockOrder:
     ops: tuple[Operation, ...]
     """What the numbers of the problem mean."""
     problem: OrderProblem
+    """Its buffers are the strips of the buffers of the arena, most of which are whole."""
+    allocations: tuple[Allocation, ...]
+    """Of what each of its buffers is a strip."""
 
     @property
     def given(self) -> tuple[int, ...]:
@@ -51,13 +56,16 @@ class BlockOrders:
         self._functions = {
             op.sym_name.data: op for op in module.ops if isinstance(op, func.FuncOp) and not op.is_declaration
         }
+        self._constants = {
+            op.sym_name.data for op in module.ops if isinstance(op, memref.GlobalOp) and op.constant is not None
+        }
         self._times: dict[func.FuncOp, Liveness] = {}
 
     def of(self, function: func.FuncOp) -> BlockOrder | None:
         """
         The order of a function of one block that makes several buffers in the arena; None for others, and where an op
         does what is not known here: where an address leaves the memrefs, a command is asynchronous, effects are on
-        something that is no memory or on globals, or a buffer has no one place as the program stands.
+        something that is no memory or on globals but constants, or a buffer has no one place as the program stands.
         """
         block = function.body.blocks[0]
         arena = [op for op in block.ops if isinstance(op, Allocation) and scope_of_allocation(op) is None]
@@ -65,15 +73,18 @@ class BlockOrders:
             return None
         flow = self._flows.of(function)
         ops = [op for op in block.ops if not self._follows(op) and not op.has_trait(IsTerminator)]
-        effects = [_effect_of(op, flow) for op in ops]
+        effects = [_effect_of(op, flow.effects, flow.aliases) for op in ops]
         if flow.aliases.escaped or not all(effect.touches for effect in effects):
             return None
         memory = (value for op in ops for inner in op.walk() for value in inner.operands if is_memory(value.type))
-        if not all(map(flow.aliases.of, memory)):
+        if not all(flow.aliases.of(value) or self._is_constant(value) for value in memory):
             return None
         if any(inner.dialect_name() == "accel" for inner in block.walk()):
             return None
-        number = {flow.aliases.number[op.results[0]]: place for place, op in enumerate(arena)}
+        strips = flow.strips
+        owned = [(strip, op) for op in arena for strip in strips.numbers(flow.aliases.number[op.results[0]])]
+        number = {strip: place for place, (strip, _) in enumerate(owned)}
+        touched = [_effect_of(op, flow.by_strips, strips).touches for op in ops]
         try:
             inside = tuple(self._inside(op, function) for op in ops)
         except UserError:
@@ -83,12 +94,23 @@ class BlockOrders:
             block,
             tuple(ops),
             OrderProblem(
-                tuple(size_in_bytes(op) for op in arena),
-                tuple(frozenset(number[root] for root in bits(each.touches) if root in number) for each in effects),
+                tuple(strips.strips[strip].size or size_in_bytes(op) for strip, op in owned),
+                tuple(frozenset(number[strip] for strip in bits(each) if strip in number) for each in touched),
                 tuple(_before(ops, effects, flow.aliases)),
                 inside,
+                tuple((strips.strips[each].root, strips.strips[each].bytes[0]) for each, _ in owned if strips.is_cut),
             ),
+            tuple(op for _, op in owned),
         )
+
+    def _is_constant(self, value: SSAValue) -> bool:
+        """Whether a value is a view of a constant of the module, which nothing writes."""
+        while isinstance(value.owner, Operation) and not isinstance(value.owner, memref.GetGlobalOp):
+            memory = [operand for operand in value.owner.operands if is_memory(operand.type)]
+            if len(memory) != 1 or not self._effects.is_pure(value.owner):
+                return False
+            (value,) = memory
+        return isinstance(value.owner, memref.GetGlobalOp) and value.owner.name_.string_value() in self._constants
 
     def _follows(self, op: Operation) -> bool:
         """Whether an op may stand wherever what it computes is needed."""
@@ -107,10 +129,10 @@ class BlockOrders:
     def _most(self, function: func.FuncOp, made: Sequence[Allocation], span: tuple[int, int], within: Operation) -> int:
         time = self._time(function)
         changes = [
-            (step, change * size_in_bytes(op))
+            (step, change * (size_in_bytes(op) if window is None else window[1] - window[0]))
             for op in made
             if scope_of_allocation(op) is None
-            for lower, upper in time.lifetime(op.results[0])
+            for (lower, upper), window in time.live_parts(op.results[0])
             for step, change in ((max(lower, span[0]), 1), (min(upper, span[1]), -1))
         ]
         for call in within.walk():
@@ -131,13 +153,13 @@ class BlockOrders:
         return self._most(function, made, (0, self._time(function).length), function)
 
 
-def _effect_of(op: Operation, flow: DataFlow) -> Effect:
+def _effect_of(op: Operation, effects: Mapping[Operation, Effect], names: Aliases | Strips) -> Effect:
     """What an op does to memory, with all that is inside it."""
     if isinstance(op, memref.DeallocOp):
-        gone = flow.aliases.of(op.memref)
+        gone = names.of(op.memref)
         return Effect(gone, gone)
-    found = [flow.effects[inner] for inner in op.walk() if inner in flow.effects] if isinstance(op, CONTROL) else []
-    reads, writes = flow.effects[op].reads, flow.effects[op].writes
+    found = [effects[inner] for inner in op.walk() if inner in effects] if isinstance(op, CONTROL) else []
+    reads, writes = effects[op].reads, effects[op].writes
     for each in found:
         reads, writes = reads | each.reads, writes | each.writes
     return Effect(reads, writes)

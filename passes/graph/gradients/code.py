@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any, NoReturn, TypeAlias
 
-from xdsl.dialects.builtin import UNKNOWN_LOC, LocationAttr, ModuleOp
+from xdsl.dialects.builtin import UNKNOWN_LOC, LocationAttr, ModuleOp, TensorType
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
@@ -30,6 +30,7 @@ from xdsl.traits import SymbolTable
 from penstock.dialects import graph
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
 from penstock.dialects.graph import GraphOp, tensor_of
+from penstock.dialects.graph.base import IsConstantAlmostEverywhere, is_float
 from penstock.dialects.graph.kernel import KernelOp
 from penstock.dialects.registry import Registry
 from penstock.dialects.weights import Array, WeightStore
@@ -62,6 +63,26 @@ def derivative(*classes: type[Operation]) -> Callable[[Contribution], Contributi
         return contribution
 
     return register
+
+
+def is_differentiable(value: SSAValue) -> bool:
+    """Whether a value has floats, and so may have an adjoint."""
+    return isinstance(value.type, TensorType) and is_float(tensor_of(value).element_type)
+
+
+def active_values(
+    forward: Sequence[Operation], varied: Sequence[SSAValue], results: Sequence[SSAValue]
+) -> set[SSAValue]:
+    """The values that depend on `varied` and influence a result, by ways on which there can be a derivative."""
+    found = set(varied)
+    for op in forward:
+        if not op.has_trait(IsConstantAlmostEverywhere) and any(operand in found for operand in op.operands):
+            found.update(result for result in op.results if is_differentiable(result))
+    useful = set(results)
+    for op in reversed(forward):
+        if not op.has_trait(IsConstantAlmostEverywhere) and any(result in useful for result in op.results):
+            useful.update(operand for operand in op.operands if is_differentiable(operand))
+    return found & useful
 
 
 class AdjointCode(TermBuilder):
@@ -124,6 +145,18 @@ class AdjointCode(TermBuilder):
             Rewriter.insert_op(make(kernel, name, wanted, seeded), InsertPoint.after(kernel))
             self._kernels[key] = name
         return self._kernels[key]
+
+    def append(self, op: graph.IfOp | graph.LoopOp) -> list[Term]:
+        """Append an op with regions, for its results."""
+        op.location = self._location
+        self._block.add_op(op)
+        return [self.term(result) for result in op.outputs]
+
+    def inside(self, block: Block, active: set[SSAValue]) -> AdjointCode:
+        """Code in a region, with values that are `active` there."""
+        found = AdjointCode(block, active, self._store, self._module)
+        found._location, found._kernels = self._location, self._kernels
+        return found
 
     def array(self, array: Array, name: str) -> Term:
         return self.emit(constant_of(array, f"gradient/{name}", self._store, self._location))

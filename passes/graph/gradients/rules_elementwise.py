@@ -51,7 +51,8 @@ UNARY: dict[type[Operation], Callable[[Term, Term, Term], Term]] = {
     graph.LogOp: lambda seed, x, y: seed / x,
     graph.SqrtOp: lambda seed, x, y: seed / (y * 2),
     graph.CastOp: lambda seed, x, y: seed.cast(x.element_type),
-    graph.ReluOp: lambda seed, x, y: (x > 0.0).where(seed, 0.0),
+    # Of its result, so that nothing keeps what it was made of.
+    graph.ReluOp: lambda seed, x, y: (y > 0.0).where(seed, 0.0),
     **{op: lambda seed, x, y, slope=slope: seed * slope(x, y) for op, slope in SLOPES.items()},
 }
 """Ops without parameters -> the contribution to the adjoint of the operand, from seed, operand and result."""

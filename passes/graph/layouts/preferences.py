@@ -192,19 +192,31 @@ class Preferences:
     @staticmethod
     def _in_columns(op: graph.ConvOp, host: TargetOp) -> int:
         """
-        The penalty of a convolution of groups of channels whose vectors are of columns: the bytes that it moves for as
-        often as its rows take longer than if whole vectors were adjacent. Each row of a window is copied by itself, and
-        its last vector may not be full. What a stride of two loads between its elements counts less than the two
-        changes of layout that it spares.
+        The penalty of a convolution of groups of channels whose vectors are of columns: the bytes that could be moved
+        in the cycles that it takes longer, at least those that it does move. Each row of a padded image is copied by
+        itself, its last vector may not be full, and a stride loads the elements between.
         """
         penalty = WINDOW * moved_bytes(op)
-        if (unit := vector_unit(host, *op.operand_types[:2], op.result.type)) is None:
+        processor, unit = host.processor(), vector_unit(host, *op.operand_types[:2], op.result.type)
+        if processor is None or unit is None:
             return penalty
-        width, window = shape_of(op.result)[-1], prod(shape_of(op.w)[2:])
-        vectors = -(-width // unit.lanes)
-        loads = 1 if op.strides.get_values()[-1] <= 2 else unit.lanes
-        row = unit.row_overhead + vectors * window * max(1 / unit.fmas, loads / unit.loads)
-        return int(penalty * row * unit.lanes * unit.fmas / (width * window))
+        (inputs, *image), (outputs, *result) = shape_of(op.x)[1:], shape_of(op.result)[1:]
+        groups, window = op.group.value.data, prod(shape_of(op.w)[1:])
+        stride = op.strides.get_values()[-1]
+        loads = unit.loads_of(stride) if stride <= 2 else unit.lanes
+        (once, each), most = unit.tile, unit.most_rows(1)
+        vectors = outputs * prod(result[:-1]) * unit.vectors_along(result[-1])
+        tile = each + once / min(prod(result[:-1]), most)
+        columns = vectors * (window * max(1 / unit.fmas, loads / unit.loads) + tile)
+        # The channels of a group are vectors by themselves, unless a group is one.
+        vectors = groups * unit.vectors_along(outputs // groups) if inputs > groups else outputs / unit.lanes
+        channels = prod(result) * vectors * (window / unit.fmas + each + once / min(result[-1], most))
+        if any(op.pads.get_values()):
+            run = unit.row_overhead + 2 * unit.vectors_along(image[-1]) / unit.loads
+            columns += inputs * prod(image[:-1]) * run
+            channels += inputs * prod(image) / unit.lanes * 2 / unit.loads
+        batch = shape_of(op.x)[0]
+        return max(penalty, int(batch * (columns - channels) / processor.cycles_per_byte))
 
     def _packed(self, op: ContractionOp, outputs: int, inputs: int, groups: int = 1) -> Preference | None:
         """

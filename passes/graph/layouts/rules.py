@@ -196,7 +196,11 @@ def reshape(op: graph.ReshapeOp, order: Order) -> OpForm | None:
 def op_form(op: Operation, order: Order) -> OpForm | None:
     """How `op` is computed where what it reads is stored in `order`; None where it is not."""
     found = RULES.find(type(op))
-    return None if found is None or order.is_plain else found(op, order)
+    if found is None or (order.is_plain and not isinstance(op, graph.TransposeOp)):
+        return None
+    form = found(op, order)
+    # What is stored as it is read has a layout where its channels were innermost.
+    return form if form is None or not order.is_plain or image_name(form.result) not in (None, graph.NCHW) else None
 
 
 # reshapes of what is stored in another order

@@ -7,27 +7,31 @@ from dataclasses import dataclass, field
 from math import prod
 
 from xdsl.dialects.func import ReturnOp
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Block, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
 from penstock.dialects.graph import (
     ConcatOp,
     ConvOp,
-    GemmOp,
+    DequantizeLinearOp,
     GraphOp,
     LayoutTransformOp,
     LrnOp,
-    MatmulOp,
     PadOp,
     PatternKind,
     pattern_kind,
     tensor_of,
 )
 from penstock.dialects.graph.layout import spatial_dims
-from penstock.dialects.graph.window import AveragePoolOp, PoolOp
+from penstock.dialects.graph.window import AveragePoolOp, GlobalPoolOp, PoolOp
 from penstock.passes.graph.layouts.forms import bytes_of
+from penstock.passes.graph.operator_work import macs_of
+from penstock.passes.graph.patching.channels import channel_parts
 from penstock.passes.graph.values import is_constant, is_view, only_user
 from penstock.passes.planning.patches import PatchProblem, Read, Step, Window
+
+MOST_GROUPS = 16
+"""Of channels at most: each of them is program text."""
 
 WindowOp = ConvOp | PoolOp
 _PER_ELEMENT = (PatternKind.ELEMENTWISE, PatternKind.BROADCAST)
@@ -39,6 +43,8 @@ class Images:
 
     ops: list[GraphOp]
     can_patch: bool
+    groups: int = 1
+    """Of channels, one after the other: where the ops end in a pool over the whole image."""
 
     @property
     def result(self) -> SSAValue:
@@ -60,8 +66,8 @@ class ImageSteps:
         return [*self.block.args[:1], *(step.result for step in self.steps)]
 
     @staticmethod
-    def of(block: Block) -> ImageSteps:
-        """Those of a block of static sizes."""
+    def of(block: Block, room: int | None = None) -> ImageSteps:
+        """Those of a block of static sizes. What a pool sums up goes by channels where it does not fit `room` bytes."""
         found = ImageSteps(block)
         found._look_back()
         at: dict[SSAValue, Images] = {}
@@ -69,6 +75,11 @@ class ImageSteps:
             if not isinstance(op, GraphOp) or is_constant(op.result):
                 continue
             images = [each for each in op.operands if not is_constant(each)]
+            if room is not None and found.steps and (groups := _groups(op, found.steps[-1], room)) > 1:
+                at[op.result] = step = found.steps[-1]
+                step.ops.append(op)
+                step.can_patch, step.groups = False, groups
+                continue
             can_patch = all(each in at or each is block.args[0] for each in images) and found._has_patches(op)
             is_fused = can_patch and found._is_fused(op, at)
             step = found.steps[-1] if is_fused else Images([], can_patch)
@@ -153,7 +164,8 @@ class ImageSteps:
                 self._pixel_bytes(images.result),
                 self._macs(images),
                 images.can_patch,
-                is_view(images.ops[-1]) and len(images.ops) == 1,
+                len(images.ops) == 1 and (is_view(images.ops[-1]) or _is_inside_readers(images.ops[0])),
+                0 if images.groups == 1 else bytes_of(images.ops[-2].result) // images.groups,
             )
             for images in self.steps
         ]
@@ -192,17 +204,23 @@ class ImageSteps:
         return bytes_of(value) // self._pixels(value)
 
     def _macs(self, images: Images) -> int:
-        return sum(map(_macs_of, images.ops)) // self._pixels(images.result)
+        return sum(map(macs_of, images.ops)) // self._pixels(images.result)
 
 
-def _macs_of(op: Operation) -> int:
-    """Multiply-accumulates of one op."""
-    if isinstance(op, ConvOp):
-        sizes = op.filter_layout.extents(tensor_of(op.w).get_shape())
-        pixels = prod(tensor_of(op.result).get_shape()) // sizes["O"]
-        return pixels * prod(sizes.values())
-    if isinstance(op, GemmOp | MatmulOp):
-        shape = tensor_of(op.a).get_shape()
-        inner = shape[0] if isinstance(op, GemmOp) and op.trans_a.value.data else shape[-1]
-        return inner * prod(tensor_of(op.result).get_shape())
-    return 0
+def _is_inside_readers(op: GraphOp) -> bool:
+    """Whether an op widens elements for one elementwise op, which takes it along."""
+    reader = only_user(op.result) if isinstance(op, DequantizeLinearOp) else None
+    return isinstance(reader, GraphOp) and pattern_kind(reader) in _PER_ELEMENT
+
+
+def _groups(pool: GraphOp, step: Images, room: int) -> int:
+    """In how many groups of channels a step and a pool over its whole image fit `room` bytes, or come nearest to it."""
+    if (
+        not isinstance(pool, GlobalPoolOp)
+        or only_user(step.result) is not pool
+        or not (parts := channel_parts(step.ops))
+    ):
+        return 1
+    held = bytes_of(step.ops[0].operands[0]) + bytes_of(pool.result)
+    groups = [count for count in range(1, MOST_GROUPS + 1) if parts % count == 0]
+    return next((each for each in groups if held + bytes_of(step.result) // each <= room), groups[-1])

@@ -2,39 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import combinations
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from itertools import combinations, permutations
+from statistics import fmean
 
 from xdsl.dialects import func
-from xdsl.dialects.builtin import IntegerAttr, ModuleOp, StringAttr, SymbolRefAttr, i64
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.ir import Operation
-from xdsl.rewriter import InsertPoint, Rewriter
 
+from penstock.dialects.diagnostics import UserError
 from penstock.dialects.machine import TargetOp
-from penstock.dialects.mem import ScopedAllocation
 from penstock.passes.analysis.access import access_of
 from penstock.passes.analysis.commands.loop_domain import iteration_domain, sum_over_loops
 from penstock.passes.analysis.intrinsics import Match, match_intrinsic
-from penstock.passes.analysis.kernels import machine_kernels
-from penstock.passes.analysis.memory.memory_problems import bytes_taken, function_problems, memory_problems
-from penstock.passes.loop.mem_plan import find_plan
-from penstock.passes.loop.on_chip.places import OnChipLayout, Specializer, best_layout, target_has_no_way
-from penstock.passes.loop.on_chip.program import ProgramUse, Site
+from penstock.passes.analysis.memory.memory_problems import bytes_taken
+from penstock.passes.loop.on_chip.decision import Decision
+from penstock.passes.loop.on_chip.movers import border_filler
+from penstock.passes.loop.on_chip.places import OnChipLayout, Specializer, SpecialKey, best_layout, target_has_no_way
+from penstock.passes.loop.on_chip.program import ProgramUse, Site, copier
 from penstock.passes.loop.on_chip.specialize import CannotReside, Resident
+from penstock.passes.loop.on_chip.times import has_times, kernel_time
 from penstock.passes.planning.on_chip.problem import (
-    Movement,
     OnChipAllocation,
     OnChipProblem,
     Tensor,
     TensorAccess,
-    movements,
+    counted,
 )
 from penstock.passes.planning.on_chip.registry import Options, decide
 from penstock.passes.planning.on_chip.selection import cheapest
-from penstock.passes.planning.problem import Limits, height
-from penstock.passes.planning.registry import DEFAULT_PLANNER, solve
+from penstock.passes.planning.problem import Limits
+from penstock.passes.planning.registry import DEFAULT_PLANNER
 from penstock.passes.schedule.rings import kernel_with_rings
 
 KERNEL_LIMITS = Limits(steps=2_000)
@@ -44,44 +43,14 @@ MAX_ARGUMENTS = 3
 """Arguments of a call of which every subset is planned, to see what each of them frees."""
 
 
+BYTES, CYCLES = OBJECTIVES = ("bytes", "cycles")
+"""What is to be few: bytes over the edge of the chip, or the modelled cycles of the kernels."""
+
+Groups = dict[str, dict[int, Resident]]
+"""What a call may find on chip: by tensor, the arguments that it is."""
+
 Staging = dict[tuple[str, int], int]
 """By tensor and step, the bytes that a streamed access takes besides."""
-
-
-@dataclass
-class Decision:
-    """What stays in one scope."""
-
-    scope: str
-    places: dict[str, OnChipLayout]
-    """Where each tensor of the problem lies, by name."""
-    problem: OnChipProblem
-    allocation: OnChipAllocation
-
-    def kept(self) -> set[str]:
-        """The tensors that are ever there."""
-        return {run.tensor for run in self.allocation.runs}
-
-    def residents(self) -> Iterator[tuple[Site, Resident]]:
-        """The accesses that find their tensor there."""
-        for name, place in self.places.items():
-            steps = {self.tensor(name).accesses[index].step for index in self.allocation.resident(name)}
-            for site in place.tensor.sites:
-                if site.step in steps:
-                    yield site, place.residents[site]
-
-    def tensor(self, name: str) -> Tensor:
-        """A tensor of the problem."""
-        return next(tensor for tensor in self.problem.tensors if tensor.id == name)
-
-    def sites(self, name: str) -> list[Site]:
-        """The accesses of a tensor that the strategy decides about: the others stream."""
-        steps = {access.step for access in self.tensor(name).accesses}
-        return [site for site in self.places[name].tensor.sites if site.step in steps]
-
-    def movements(self) -> list[Movement]:
-        """Everything over the edge."""
-        return list(movements(self.problem, self.allocation))
 
 
 @dataclass
@@ -92,6 +61,7 @@ class Chooser:
     made: Specializer
     strategy: str
     options: Options
+    objective: str = BYTES
     fixed: dict[Site, Resident] = field(default_factory=dict[Site, Resident])
     """The accesses that find their tensor in a scope that was decided before."""
     banned: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
@@ -103,6 +73,8 @@ class Chooser:
     _peaks: dict[tuple[str, str, tuple[tuple[int, Resident], ...]], int] = field(
         default_factory=dict[tuple[str, str, tuple[tuple[int, Resident], ...]], int]
     )
+
+    _times: dict[SpecialKey, int] = field(default_factory=dict[SpecialKey, int])
 
     @property
     def target(self) -> TargetOp:
@@ -127,7 +99,7 @@ class Chooser:
             for name in left:
                 here = places[name, scope]
                 later = max((places[name, other].saved for other in scopes[number + 1 :]), default=0)
-                if here.saved and here.saved >= later and self._could_gain(name, here):
+                if here.saved > 0 and here.saved >= later and self._could_gain(name, here):
                     offered[name] = here
             decision = self._decide(scope, offered)
             decisions.append(decision)
@@ -146,13 +118,20 @@ class Chooser:
         while True:
             places = {name: place for name, place in places.items() if self._accesses(name, place, {})}
             problem = self._problem(scope, places)
-            decision = Decision(scope, places, problem, decide(problem, self.strategy, self.options))
+            decision = Decision(scope, places, problem, self._allocation(problem, places))
             refused = self._refused(decision)
             if not refused:
                 return decision
             assert not self.banned.issuperset(refused), "an access that has to stream was kept on chip"
             self.why.update(refused)
             self.banned.update(refused)
+
+    def _allocation(self, problem: OnChipProblem, places: Mapping[str, OnChipLayout]) -> OnChipAllocation:
+        """What the strategy says; asked for few cycles, it gets a problem whose costs are cycles in place of bytes."""
+        if self.objective == BYTES or not has_times(self.target):
+            return decide(problem, self.strategy, self.options)
+        found = decide(self._in_cycles(problem, places), self.strategy, self.options)
+        return counted(problem, replace(found, bound=0))
 
     def _refused(self, decision: Decision) -> dict[tuple[str, int], str]:
         """Accesses of the answer that cannot be as it says, and why."""
@@ -171,9 +150,13 @@ class Chooser:
             elif not tensor.is_made_in_parts() and {(run.tensor, "fill"), (run.tensor, "write-back")} & moved:
                 for site in tensor.sites:
                     refused[run.tensor, site.step] = "not all of it is written, so it is never copied whole"
-        by_call: dict[func.CallOp, list[tuple[Site, Resident]]] = {}
+        for name, place in decision.places.items():
+            if decision.saved(name) < 0:
+                for step in decision.resident_steps(name):
+                    if sum(site.into + site.out for site in place.tensor.by_step()[step]) < 0:
+                        refused[name, step] = "what the host copies there would move over the edge"
+        by_call: dict[Operation, list[tuple[Site, Resident]]] = {}
         for site, resident in decision.residents():
-            assert isinstance(site.op, func.CallOp)
             by_call.setdefault(site.op, []).append((site, resident))
         for found in by_call.values():
             residents = {**self._fixed_at(found[0][0].op), **{site.number: resident for site, resident in found}}
@@ -219,12 +202,28 @@ class Chooser:
         written = [step for step, sites in by_step.items() if any(site.writes for site in sites)]
         found: list[TensorAccess] = []
         for step, sites in by_step.items():
-            may_reside = all(site in place.residents for site in sites) and (name, step) not in self.banned
+            may_reside = self._may_reside(name, place, step)
             if may_reside or (written and step <= written[-1]):
-                moved = sum(site.into + site.out for site in sites)
+                # What copies of the host would move counts where kernels move more; `_refused` counts all of it.
+                moved = max(0, sum(site.into + site.out for site in sites))
                 size = staging.get((name, step), 0)
                 found.append(TensorAccess(step, moved, may_reside=may_reside, writes=step in written, staging=size))
         return tuple(found)
+
+    def _may_reside(self, name: str, place: OnChipLayout, step: int) -> bool:
+        """
+        Whether what a step accesses may be on chip: never where the copies of the host would move more over the edge
+        than a write-back before them and a fill behind them.
+        """
+        by_step, size = place.tensor.by_step(), place.tensor.bytes
+        sites = by_step.get(step, [])
+        ends = step == min(by_step) or not any(site.writes for site in place.tensor.sites if site.step >= step)
+        most = size if ends else 2 * size
+        return (
+            all(site in place.residents for site in sites)
+            and (name, step) not in self.banned
+            and sum(site.into + site.out for site in sites) >= -most
+        )
 
     def _tensor(self, name: str, place: OnChipLayout, staging: Staging) -> Tensor:
         """A tensor of the problem. One that is read off chip is written back, as an output is."""
@@ -250,19 +249,38 @@ class Chooser:
         The bytes that a step takes whatever is resident; what each access that is streamed takes besides goes to
         `staging`. Together they are never less than what the kernel takes.
         """
-        op = self.program.steps[step]
-        kernel = next(self.program.calls(step), None)
-        if not isinstance(op, func.CallOp) or kernel is None:
-            return max((self._peak(each, {}, scope) for each in self.program.calls(step)), default=0)
-        fixed = self._fixed_at(op)
-        whole = self._peak(kernel, fixed, scope)
-        groups: dict[str, dict[int, Resident]] = {}
-        for name, place in places.items():
-            sites = place.tensor.by_step().get(step, [])
-            if sites and all(site in place.residents for site in sites) and (name, step) not in self.banned:
-                groups[name] = {site.number: place.residents[site] for site in sites}
-        if not groups or len(groups) > MAX_ARGUMENTS:
+        own = dict(self.program.own_calls(step))
+        others = (kernel for kernel in self.program.calls(step) if kernel not in own.values())
+        least = whole = max((self._peak(kernel, {}, scope) for kernel in others), default=0)
+        freed: dict[str, int] = {}
+        for call, kernel in own.items():
+            needed, here = self._workspace_of_call(scope, call, kernel, self._groups(call, step, places))
+            least, whole = max(least, needed), max(whole, self._peak(kernel, self._fixed_at(call), scope))
+            for name, size in here.items():
+                freed[name] = max(freed.get(name, 0), size)
+        if least + sum(freed.values()) > self.target.scope(scope).size_bytes:
             return whole
+        staging.update({(name, step): size for name, size in freed.items()})
+        return least
+
+    def _groups(self, call: func.CallOp, step: int, places: Mapping[str, OnChipLayout]) -> Groups:
+        """What a call may find on chip, if all that its step accesses may be there."""
+        found: Groups = {}
+        for name, place in places.items():
+            if self._may_reside(name, place, step):
+                sites = place.tensor.by_step().get(step, [])
+                here = {site.number: place.residents[site] for site in sites if site.op is call}
+                found.update({name: here} if here else {})
+        return found
+
+    def _workspace_of_call(
+        self, scope: str, call: func.CallOp, kernel: func.FuncOp, groups: Groups
+    ) -> tuple[int, dict[str, int]]:
+        """The same of one call, and by tensor what streaming it takes besides, where these may be resident."""
+        fixed = self._fixed_at(call)
+        whole = self._peak(kernel, fixed, scope)
+        if not groups or len(groups) > MAX_ARGUMENTS:
+            return whole, {}
         peaks: dict[frozenset[str], int] = {}
         names = list(groups)
         for count in range(len(names) + 1):
@@ -279,10 +297,7 @@ class Chooser:
             name: max(max(0, peaks[chosen] - peaks[chosen | {name}]) for chosen in peaks if name not in chosen)
             for name in names
         }
-        if least + sum(freed.values()) > self.target.scope(scope).size_bytes:
-            return whole
-        staging.update({(name, step): size for name, size in freed.items()})
-        return least
+        return least, freed
 
     def _peak(self, kernel: func.FuncOp, residents: Mapping[int, Resident], scope: str) -> int:
         """The bytes that one call of a kernel takes in a scope, as its plan comes out, with the rings it will have."""
@@ -309,7 +324,74 @@ class Chooser:
         if access is None or intrinsic is None or intrinsic.dma_name is not None:
             return 0.0
         match = match_intrinsic(access, intrinsic, self.target)
-        return float(intrinsic.initiation_interval * match.issues(access.extents)) if isinstance(match, Match) else 0.0
+        return float(match.cycles(access)) if isinstance(match, Match) else 0.0
+
+    def _in_cycles(self, problem: OnChipProblem, places: Mapping[str, OnChipLayout]) -> OnChipProblem:
+        """
+        The same problem, but that an access costs the cycles that its kernel takes longer where it is streamed, and a
+        fill or a write-back those of the kernel that copies it.
+        """
+        saved = {step: self._saved(step, places) for step in range(problem.steps)}
+
+        def timed(tensor: Tensor) -> Tensor:
+            place = places[tensor.id]
+            here, there = place.tensor.type, place.inner
+            ways = copier("fill", here, there, self.target), copier("spill", there, here, self.target)
+            copied, begun = max(kernel_time(way, self.target) for way in ways), 0
+            if place.border is not None:
+                begun = kernel_time(border_filler("border", place, place.border, self.target), self.target)
+            costs = [saved[each.step].get(tensor.id, 0) if each.may_reside else 0 for each in tensor.accesses]
+            if tensor.source:
+                copied += begun
+            else:  # it begins with what makes it
+                costs[0] = max(0, costs[0] - begun)
+            accesses = (replace(each, off_chip_bytes=cost) for each, cost in zip(tensor.accesses, costs, strict=True))
+            return replace(tensor, accesses=tuple(accesses), off_chip_size=copied)
+
+        # Moving is in the cycles of each access as far as it is not hidden.
+        return replace(problem, tensors=tuple(map(timed, problem.tensors)), compute=(), bandwidth=1.0)
+
+    def _saved(self, step: int, places: Mapping[str, OnChipLayout]) -> dict[str, int]:
+        """The cycles that the calls of a step take fewer for each tensor that they find on chip, in all iterations."""
+        found: dict[str, int] = {}
+        for call, kernel in self.program.own_calls(step):
+            times = sum_over_loops(iteration_domain(call))
+            for name, cycles in self._saved_by_call(call, kernel, self._groups(call, step, places)).items():
+                found[name] = found.get(name, 0) + times * cycles
+        return found
+
+    def _saved_by_call(self, call: func.CallOp, kernel: func.FuncOp, groups: Groups) -> dict[str, int]:
+        """The same of one call: the mean of what each saves after the others, in every order (Shapley), and of many
+        what it saves by itself."""
+        names, fixed = tuple(groups), self._fixed_at(call)
+        ways = list(permutations(names)) if len(names) <= MAX_ARGUMENTS else [(name,) for name in names]
+        found: dict[str, list[int]] = {name: [] for name in names}
+        for way in ways:
+            residents = dict(fixed)
+            try:
+                before = self._time(kernel, residents)
+            except CannotReside:
+                break
+            for name in way:
+                residents.update(groups[name])
+                try:
+                    after = self._time(kernel, residents)
+                except CannotReside:
+                    break
+                found[name].append(before - after)
+                before = after
+        return {name: max(0, round(fmean(each))) for name, each in found.items() if each}
+
+    def _time(self, kernel: func.FuncOp, residents: Mapping[int, Resident]) -> int:
+        """The cycles that a call of a kernel takes by itself; raises CannotReside where they are not known."""
+        key = kernel.sym_name.data, tuple(sorted(residents.items()))
+        if key not in self._times:
+            made = self.made.make(kernel, residents)
+            try:
+                self._times[key] = kernel_time(made, self.target)
+            except UserError as error:
+                raise CannotReside(error.message) from None
+        return self._times[key]
 
     def _bandwidth(self) -> float:
         """Bytes a cycle of the slowest bus that an engine off the chip uses; 1 where the machine does not say."""
@@ -320,69 +402,3 @@ class Chooser:
             if dma.bus_name is not None and "dram" in (*dma.sources, *dma.destinations)
         ]
         return min((size / cycles for size, cycles in rates), default=1.0)
-
-
-def ensure_plan(module: ModuleOp, decision: Decision, steps: Sequence[Operation]) -> bool:
-    """
-    Leave the buffers of kernels to the planner if it finds room for them around what stays in the scope.
-
-    Otherwise each kernel gets its places in the block that the strategy has found for it at each of its calls; one
-    for which these differ is copied: a kernel that is called around different residents may have no place that is
-    free at all of its calls. Returns whether that was needed.
-    """
-    for memory in memory_problems(module):
-        if memory.scope == decision.scope:
-            outcome = find_plan(memory, DEFAULT_PLANNER, Limits())
-            capacity = memory.problem.capacity
-            if outcome.plan is not None and (capacity is None or height(memory.problem, outcome.plan) <= capacity):
-                continue
-            if _all_fit_alone(module, decision.scope):
-                _pin(module, decision, steps)
-                return True
-    return False
-
-
-def _all_fit_alone(module: ModuleOp, scope: str) -> bool:
-    """Whether each kernel has a plan by itself; where one has none, the planner will say so."""
-    target, kernels = machine_kernels(module)
-    assert target is not None
-    taken = (bytes_taken(kernel, target, scope, DEFAULT_PLANNER, KERNEL_LIMITS) or 0 for kernel in kernels)
-    return all(count <= target.scope(scope).size_bytes for count in taken)
-
-
-def _pin(module: ModuleOp, decision: Decision, steps: Sequence[Operation]) -> None:
-    target, found = machine_kernels(module)
-    assert target is not None
-    kernels = {kernel.sym_name.data: kernel for kernel in found}
-    bases: dict[str, dict[int, func.FuncOp]] = {}
-    for step, op in enumerate(steps):
-        base = decision.allocation.workspace.get(step, 0)
-        for call in [inner for inner in op.walk() if isinstance(inner, func.CallOp)]:
-            name = call.callee.string_value()
-            if (kernel := kernels.get(name)) is None:
-                continue
-            at = bases.setdefault(name, {})
-            if base not in at:
-                at[base] = kernel if not at else _copy_of(kernel, f"{name}_at_{base}")
-            call.callee = SymbolRefAttr(at[base].sym_name.data)
-    for at in bases.values():
-        for base, kernel in at.items():
-            _place(kernel, target, decision.scope, base)
-
-
-def _copy_of(kernel: func.FuncOp, name: str) -> func.FuncOp:
-    copy = kernel.clone()
-    copy.sym_name = StringAttr(name)
-    Rewriter.insert_op(copy, InsertPoint.after(kernel))
-    return copy
-
-
-def _place(kernel: func.FuncOp, target: TargetOp, scope: str, base: int) -> None:
-    """Give the buffers of a kernel the places of its own plan, from `base` on."""
-    for memory in function_problems(kernel, target):
-        plan = solve(memory.problem, limits=KERNEL_LIMITS).plan if memory.scope == scope else None
-        if plan is None:
-            continue
-        for id, op in memory.ops.items():
-            assert isinstance(op, ScopedAllocation)
-            op.offset = IntegerAttr(base + plan.offsets[id], i64)

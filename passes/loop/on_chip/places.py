@@ -16,7 +16,16 @@ from penstock.dialects.mem import element_bytes, memref_of, scope_of, span_in_by
 from penstock.passes.analysis.memory.storage import in_scope, subview_type
 from penstock.passes.analysis.strides import collapsed_strides, contiguous_strides, expanded_strides
 from penstock.passes.loop.on_chip.program import Site, TensorUse
-from penstock.passes.loop.on_chip.specialize import CannotReside, Halo, Number, Resident, can_fill, overhang, specialize
+from penstock.passes.loop.on_chip.specialize import (
+    CannotReside,
+    Halo,
+    Number,
+    Resident,
+    begins_aligned,
+    can_fill,
+    overhang,
+    specialize,
+)
 
 SpecialKey = tuple[str, tuple[tuple[int, Resident], ...]]
 """A kernel, and its arguments that are on chip."""
@@ -90,11 +99,13 @@ class OnChipLayout:
             if self.border is None or scope_halo.value != self.border.value:
                 raise CannotReside("its windows reach out of bounds, and there is no border that holds their padding")
             return Resident(self.type, self.border.halo)
-        type = self.inner
+        type, is_aligned = self.inner, True
         for view in site.views:
+            if isinstance(view, memref.SubviewOp) and view.offsets:
+                is_aligned = is_aligned and begins_aligned(view, type, self.granule)
             type = view_type(view, type)
         offset = type.get_offset() or 0
-        if offset * element_bytes(type) % self.granule:
+        if not is_aligned or offset * element_bytes(type) % self.granule:
             raise CannotReside(f"the part of it begins within a granule of {self.granule} bytes")
         return Resident(argument_type(type))
 
@@ -163,12 +174,13 @@ def _tried(
         except CannotReside as reason:
             place.reasons[site] = str(reason)
     for sites in place.tensor.by_step().values():
-        if any(site.reads for site in sites) and any(site.writes for site in sites):
-            for site in sites:
-                if place.residents.pop(site, None) is not None:
-                    place.reasons[site] = "one step reads and writes it"
-        elif all(site in place.residents for site in sites):
-            place.saved += sum(site.into + site.out for site in sites)
+        reading, writing = {site.op for site in sites if site.reads}, {site.op for site in sites if site.writes}
+        for site in sites:
+            if site.op in reading & writing and place.residents.pop(site, None) is not None:
+                place.reasons[site] = "one op reads and writes it"
+        if all(site in place.residents for site in sites):
+            # Where copies of the host would move more than that, the step may stream.
+            place.saved += max(0, sum(site.into + site.out for site in sites))
     if target_has_no_way(made.target, place.scope):
         place.saved = 0
     return place
@@ -204,8 +216,6 @@ def view_type(view: Operation, source: MemRefType[Attribute]) -> MemRefType[Attr
         case memref.CastOp():
             return source
         case memref.SubviewOp():
-            if memref_of(view.result).get_num_dims() != source.get_num_dims() or view.offsets:
-                raise CannotReside("it is seen through a view with fewer dims, or at an offset that is not constant")
             return subview_type(view, source)
         case memref.ExpandShapeOp() | memref.CollapseShapeOp():
             groups = [[dim.value.data for dim in group] for group in view.reassociation]
@@ -221,10 +231,10 @@ def view_type(view: Operation, source: MemRefType[Attribute]) -> MemRefType[Attr
             raise CannotReside(f"it is seen through {view.name}")
 
 
-def _offset_of(type: MemRefType[Attribute]) -> int:
+def _offset_of(type: MemRefType[Attribute]) -> int | None:
+    """Where a memref begins, in elements; None where a loop decides it."""
     offset = type.get_offset()
-    assert offset is not None
-    return offset
+    return offset if isinstance(offset, int) else None
 
 
 def argument_type(type: MemRefType[Attribute]) -> MemRefType[Attribute]:

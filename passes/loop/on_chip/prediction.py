@@ -14,9 +14,9 @@ from penstock.dialects.mem import RingOp
 from penstock.passes.analysis.kernels import ENTRY
 from penstock.passes.analysis.memory.liveness import Allocation
 from penstock.passes.analysis.memory.memory_problems import scope_of_allocation, size_in_bytes
-from penstock.passes.loop.on_chip.choice import Decision
+from penstock.passes.loop.on_chip.decision import Decision
 from penstock.passes.loop.on_chip.places import OnChipLayout
-from penstock.passes.loop.on_chip.program import ProgramUse, Site
+from penstock.passes.loop.on_chip.program import ProgramUse, Site, TensorUse
 
 PREDICTED = "predicted_traffic"
 """The attribute of `@main` with the bytes that its kernels move over the chip's edge in one run."""
@@ -116,15 +116,13 @@ def _why_not_considered(program: ProgramUse, function: func.FuncOp, op: Allocati
         return f"it is made in @{function.sym_name.data}, and only what @{ENTRY} makes stays on chip between kernels"
     if not isinstance(op, memref.AllocOp):
         return f"it is made by {op.name}, and only a memref.alloc is given a place"
-    around = op.parent_op()
-    if around is not None and around is not program.main:
-        return f"it is made inside {around.name}"
     tensor = next((each for each in program.tensors if each.root is op.results[0]), None)
+    around = op.parent_op()
     if tensor is None:
-        return "nothing accesses it"
-    if not sum(site.into + site.out for site in tensor.sites):
+        return "nothing accesses it" if around in (None, program.main) else f"it is made inside {around.name}"
+    if not _streamed(tensor):
         return "no kernel of the machine moves any of it"
-    if len(tensor.by_step()) < 2:
+    if tensor.is_accessed_once():
         return f"{_where(tensor.sites[0])} alone accesses it"
     return "no scope of the machine has engines both from and to off chip"
 
@@ -140,8 +138,8 @@ def _tensors(
             yield from ((tensor.root, line) for line in _kept(decision, tensor.name))
             continue
         place = offered.get(tensor.name)
-        moved = sum(site.into + site.out for site in tensor.sites)
-        if place is None or not moved or len(tensor.by_step()) < 2:
+        moved = _streamed(tensor)
+        if place is None or not moved or tensor.is_accessed_once():
             continue
         if (asked := problems.get(tensor.name)) is not None:
             why = f'the strategy leaves it out of "{asked.scope}", where {place.size:,} bytes would be taken'
@@ -153,9 +151,7 @@ def _tensors(
 
 def _kept(decision: Decision, name: str) -> Iterator[str]:
     place, tensor = decision.places[name], decision.tensor(name)
-    moved = sum(site.into + site.out for site in place.tensor.sites)
-    spent = sum(movement.bytes for movement in decision.movements() if movement.tensor == name)
-    saved = sum(site.into + site.out for site in decision.sites(name)) - spent
+    moved, saved = _streamed(place.tensor), decision.saved(name)
     steps = place.tensor.by_step()
     for run in decision.allocation.runs:
         if run.tensor != name:
@@ -170,6 +166,11 @@ def _kept(decision: Decision, name: str) -> Iterator[str]:
             f'%{name} stays in "{decision.scope}" at {run.offset} from {_where(first)} to {_where(last)}: '
             f"{f'{ends} ' if ends else ''}{saved:,} of {moved:,} bytes saved"
         )
+
+
+def _streamed(tensor: TensorUse) -> int:
+    """Bytes over the edge of a tensor off chip: copies of the host move none."""
+    return sum(max(0, site.into + site.out) for site in tensor.sites)
 
 
 def _where(site: Site) -> str:

@@ -1,21 +1,23 @@
 """
 `@main` as a sequence of steps that access tensors, for the planner of on-chip allocation; the IR is only read.
 
-A step is an op of `@main` that computes: the call of a kernel, as a rule. A tensor is an allocation or an argument of
-`@main`, and what is accessed through views of it.
+A step is an op of `@main` that computes: the call of a kernel, as a rule, or a loop around such calls with all its
+iterations. So what an iteration leaves to the next, and what all of them read, is a tensor of one step, and so is what
+each of them makes and reads. A tensor is an allocation or an argument of `@main`, and what is accessed through views of
+it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 import numpy as np
 from xdsl.dialects import arith, func, memref, scf
-from xdsl.dialects.builtin import DYNAMIC_INDEX, MemRefType, ModuleOp
+from xdsl.dialects.builtin import DYNAMIC_INDEX, FunctionType, MemRefType, ModuleOp, SymbolRefAttr
 from xdsl.dialects.linalg.ops import GenericOp
-from xdsl.ir import Attribute, BlockArgument, Operation, SSAValue
+from xdsl.ir import Attribute, Block, BlockArgument, Operation, Region, SSAValue, Use
 from xdsl.utils.hints import isa
 
 from penstock.dialects.functions import unique_name
@@ -25,7 +27,9 @@ from penstock.passes.analysis.access import steps_of
 from penstock.passes.analysis.commands.command_loops import commands
 from penstock.passes.analysis.commands.loop_domain import ClippedSpan, iteration_domain, sum_over_loops
 from penstock.passes.analysis.commands.traffic import executions, touched_elements
-from penstock.passes.analysis.kernels import ENTRY, machine_kernels
+from penstock.passes.analysis.kernels import DEVICE, ENTRY, machine_kernels
+from penstock.passes.analysis.loops import trip_count
+from penstock.passes.analysis.memory.dataflow import Flows
 from penstock.passes.analysis.memory.storage import VIEWS, reads_and_writes, storage_of, uses_through
 from penstock.passes.loop.tensorize import prove
 from penstock.runtime.interpreter.domain import OperandAccess
@@ -42,11 +46,14 @@ class Site:
     views: tuple[Operation, ...]
     """What lies between the tensor and the operand, the outermost view first."""
     kernel: func.FuncOp | None
-    """The kernel of the machine that is called, by `@main` itself; None where the access can only be off chip."""
+    """The kernel of the machine that `@main` calls, in loops or not; None where the access can only be off chip."""
     reads: bool
     writes: bool
     into: int
-    """Bytes from off chip, over the chip's edge, when it is accessed there."""
+    """
+    Bytes from off chip, over the chip's edge, by which an access there differs from one on chip: below 0 for a copy of
+    `@main`, which moves none as long as both its ends are off chip.
+    """
     out: int
     """Bytes to off chip."""
 
@@ -57,6 +64,9 @@ class TensorUse:
 
     root: SSAValue
     name: str
+    main: func.FuncOp
+    flows: Flows
+    """What the ops of `main` do to memory."""
     sites: list[Site] = field(default_factory=list[Site])
     """In the order of the program."""
 
@@ -87,6 +97,10 @@ class TensorUse:
             found.setdefault(site.step, []).append(site)
         return found
 
+    def is_accessed_once(self) -> bool:
+        """Whether one step alone accesses it, and that is no loop."""
+        return len(self.by_step()) < 2 and isinstance(self.sites[0].op.parent_op(), func.FuncOp)
+
     def writers(self) -> list[int]:
         """The steps, from the first on, that write it before any reads it."""
         found: list[int] = []
@@ -112,7 +126,7 @@ class TensorUse:
             return False
         missing = np.ones(shape, np.bool_)
         for site in self.sites:
-            if site.step not in steps or not site.writes:
+            if site.step not in steps or not self._fills(site):
                 continue
             cut = [view for view in site.views if isinstance(view, memref.SubviewOp)]
             if not cut:
@@ -122,6 +136,17 @@ class TensorUse:
             ):
                 missing[_box(cut[0])] = False
         return not missing.any()
+
+    def _fills(self, site: Site) -> bool:
+        """Whether an access certainly writes all of the view that it is given."""
+        if not site.writes or not all(map(trip_count, _loops_around(site.op))):
+            return False
+        if isinstance(site.op, func.CallOp):
+            summary = self.flows.summarize(site.op)
+            return summary is not None and site.number in summary.fills
+        flow = self.flows.of(self.main)
+        part = flow.aliases.part(site.op.operands[site.number])
+        return part is not None and part in flow.effects[site.op].fills
 
 
 def _box(view: memref.SubviewOp) -> tuple[slice, ...]:
@@ -152,6 +177,12 @@ class ProgramUse:
         """The kernels of the machine that run at a step."""
         yield from self._called_in(self.steps[step])
 
+    def own_calls(self, step: int) -> Iterator[tuple[func.CallOp, func.FuncOp]]:
+        """The calls of kernels of the machine that `@main` itself makes at a step."""
+        for call in self.steps[step].walk():
+            if isinstance(call, func.CallOp) and (kernel := self.kernels.get(call.callee.string_value())) is not None:
+                yield call, kernel
+
     def _called_in(self, op: Operation) -> Iterator[func.FuncOp]:
         for call in op.walk():
             if not isinstance(call, func.CallOp):
@@ -179,7 +210,8 @@ class ProgramUse:
         at = self._number.get(step, 0)
         callee = self.functions.get(op.callee.string_value()) if isinstance(op, func.CallOp) else None
         if callee is None or len(callee.body.blocks) != 1 or op.results:
-            return Site(at, op, number, views, None, True, True, 0, 0)
+            reads, writes = reads_and_writes(Use(op, number))
+            return Site(at, op, number, views, None, reads, writes, 0, 0)
         found = [reads_and_writes(use) for use in uses_through(callee.body.block.args[number])]
         reads, writes = any(each for each, _ in found), any(each for _, each in found)
         if _may_be_skipped(op, self.main):
@@ -191,8 +223,20 @@ class ProgramUse:
             return Site(at, op, number, views, None, reads, writes, 0, 0)
         times = sum_over_loops(iteration_domain(op))
         into, out = self._moved(kernel).get(number, (0, 0))
-        own = kernel if op is step else None
-        return Site(at, op, number, views, own, reads, writes, times * into, times * out)
+        return Site(at, op, number, views, kernel, reads, writes, times * into, times * out)
+
+    def as_mover(self, site: Site) -> Site:
+        """An access by a copy of `@main` as that of the kernel that would make it, between that tensor and off chip."""
+        op = site.op
+        if not isinstance(op, CopyOp) or op.window_side is not None or _may_be_skipped(op, self.main):
+            return site
+        if not op.source_type.has_static_shape() or not op.dest_type.has_static_shape():
+            return site
+        moved = sum_over_loops(iteration_domain(op)) * prod(op.box) * element_bytes(op.source_type)
+        # Off chip it moves nothing over the edge.
+        into, out = (0, -moved) if site.number == 0 else (-moved, 0)
+        kernel = copier(f"copy {op.source.type} {op.dest.type}", op.source.type, op.dest.type, self.target)
+        return replace(site, kernel=kernel, into=into, out=out)
 
     def _moved(self, kernel: func.FuncOp) -> dict[int, tuple[int, int]]:
         """The bytes that one call moves from and to each of its arguments off chip."""
@@ -207,12 +251,39 @@ class ProgramUse:
         return self._moved_by[name]
 
 
-def _may_be_skipped(op: Operation, main: func.FuncOp) -> bool:
-    """Whether something else than loops decides how often an op of `main` runs."""
+def copier(name: str, source: Attribute, dest: Attribute, target: TargetOp) -> func.FuncOp:
+    """A kernel that copies one memref to another, both whole."""
+    block = Block(arg_types=(source, dest))
+    block.args[0].name_hint, block.args[1].name_hint = "source", "dest"
+    block.add_ops([CopyOp(block.args[0], block.args[1]), func.ReturnOp()])
+    return machine_kernel(name, block, target)
+
+
+def machine_kernel(name: str, block: Block, target: TargetOp) -> func.FuncOp:
+    """A kernel of the machine with this body."""
+    type = FunctionType.from_lists([arg.type for arg in block.args], [])
+    kernel = func.FuncOp(name, type, Region(block), "private")
+    kernel.attributes[DEVICE] = SymbolRefAttr(target.sym_name.data)
+    return kernel
+
+
+def _is_in_a_loop(site: Site) -> bool:
+    return site.kernel is not None and isinstance(site.op.parent_op(), scf.ForOp)
+
+
+def _loops_around(op: Operation) -> Iterator[scf.ForOp]:
     parent = op.parent_op()
     while isinstance(parent, scf.ForOp):
+        yield parent
         parent = parent.parent_op()
-    return parent is not main
+
+
+def _may_be_skipped(op: Operation, main: func.FuncOp) -> bool:
+    """Whether something else than loops decides how often an op of `main` runs."""
+    outermost = op
+    for outermost in _loops_around(op):
+        pass
+    return outermost.parent_op() is not main
 
 
 def program_use(module: ModuleOp) -> ProgramUse | None:
@@ -227,14 +298,18 @@ def program_use(module: ModuleOp) -> ProgramUse | None:
     steps = [op for op in block.ops if not isinstance(op, (*_SILENT, *VIEWS))]
     program = ProgramUse(target, main, steps, [], on_machine, functions, {op: step for step, op in enumerate(steps)})
     roots = [arg for arg in block.args if isa(arg.type, MemRefType)]
-    roots += [op.memref for op in block.ops if isinstance(op, memref.AllocOp)]
-    tensors = program.tensors
+    roots += [op.memref for op in main.walk() if isinstance(op, memref.AllocOp) and not _may_be_skipped(op, main)]
+    order = {op: number for number, op in enumerate(main.walk())}
+    tensors, flows = program.tensors, Flows(module)
     taken: set[str] = set()
     for root in roots:
         name = unique_name(root.name_hint or f"buffer {len(tensors)}", taken)
-        sites = sorted(program.sites(root, ()), key=lambda site: site.step)
+        sites = sorted(program.sites(root, ()), key=lambda site: order[site.op])
+        if isinstance(root.owner, memref.AllocOp) and any(_is_in_a_loop(site) for site in sites):
+            # What the host copies to and from it would be copied by the machine, if it were on chip.
+            sites = [program.as_mover(site) for site in sites]
         if sites and memref_of(root).has_static_shape():
-            tensors.append(TensorUse(root, name, sites))
+            tensors.append(TensorUse(root, name, main, flows, sites))
     return program
 
 

@@ -6,30 +6,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from xdsl.builder import Builder
-from xdsl.dialects import arith, func, memref
+from xdsl.dialects import func, memref
 from xdsl.dialects.builtin import (
-    FunctionType,
     LocationAttr,
     MemRefType,
     ModuleOp,
     StringAttr,
     SymbolRefAttr,
 )
-from xdsl.ir import Attribute, Block, Region, SSAValue
+from xdsl.ir import Attribute, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from penstock.dialects.functions import unique_name
 from penstock.dialects.mem import BufferOp, CopyOp
-from penstock.passes.analysis.kernels import DEVICE
 from penstock.passes.analysis.memory.storage import VIEWS, slice_of
-from penstock.passes.generics import structured
-from penstock.passes.loop.on_chip.choice import Decision
+from penstock.passes.loop.on_chip.decision import Decision
+from penstock.passes.loop.on_chip.movers import border_filler
 from penstock.passes.loop.on_chip.places import Border, OnChipLayout, Specializer, as_argument, rebuild
-from penstock.passes.loop.on_chip.program import ProgramUse, Site
+from penstock.passes.loop.on_chip.program import ProgramUse, Site, copier
 from penstock.passes.loop.on_chip.specialize import Resident
-from penstock.passes.loop.tensorize import prove
 from penstock.passes.planning.on_chip.problem import ResidentRun
-from penstock.passes.shapes import loops
 
 
 @dataclass
@@ -53,16 +49,23 @@ class Rewrite:
         self._names = {op.sym_name.data for op in self.module.ops if isinstance(op, func.FuncOp)}
         at_call: dict[func.CallOp, dict[int, Resident]] = {}
         operands: dict[Site, SSAValue] = {}
+        copies: dict[CopyOp, str] = {}
         for decision in decisions:
             for site, resident in decision.residents():
-                assert isinstance(site.op, func.CallOp)
-                at_call.setdefault(site.op, {})[site.number] = resident
+                if isinstance(site.op, func.CallOp):
+                    at_call.setdefault(site.op, {})[site.number] = resident
+                elif isinstance(site.op, CopyOp):
+                    copies[site.op] = "spill" if site.number == 0 else "fill"
             for run in decision.allocation.runs:
                 self._put(decision, run, operands)
         for site, value in operands.items():
             site.op.operands[site.number] = value
         for call, residents in at_call.items():
             call.callee = SymbolRefAttr(self._clone(call.callee.string_value(), residents))
+        for copy, name in copies.items():
+            called = self._mover(name, copy.source, copy.dest, copy.location)
+            self._call(Builder(InsertPoint.before(copy)), called, copy.location, copy.source, copy.dest)
+            Rewriter.erase_op(copy)
         self._clear()
 
     # one run
@@ -88,9 +91,8 @@ class Rewrite:
             mover = self._mover("fill", place.tensor.root, inner, first.location)
             self._call(start, mover, first.location, place.tensor.root, inner)
         for step in steps:
-            builder = Builder(InsertPoint.before(self.program.steps[step]))
             for site in place.tensor.by_step()[step]:
-                operands[site] = self._operand(builder, place, site, buffer.memref)
+                operands[site] = self._operand(Builder(InsertPoint.before(site.op)), place, site, buffer.memref)
             if (step, "write-back") in moves:
                 loc = self.program.steps[step].location
                 after = Builder(InsertPoint.after(self.program.steps[step]))
@@ -130,42 +132,31 @@ class Rewrite:
         """The kernel that copies one memref to another, both whole; `loc` is that of the call it is first made for."""
         key = source.type, dest.type
         if key not in self._movers:
-            block = Block(arg_types=key)
-            block.args[0].name_hint, block.args[1].name_hint = "source", "dest"
-            block.add_ops([CopyOp(block.args[0], block.args[1]), func.ReturnOp()])
-            self._movers[key] = self._add_kernel(name, block, loc)
+            name = unique_name(name, self._names)
+            self._movers[key] = self._add_kernel(copier(name, *key, self.program.target), loc)
         return self._movers[key]
 
     def _fill_border(self, place: OnChipLayout, border: Border, loc: LocationAttr) -> str:
         """The kernel that fills a buffer with padding, of which its border stays."""
         if place.type not in self._borders:
-            block = Block(arg_types=[place.type])
-            block.args[0].name_hint = "dest"
-            output = block.args[0], loops(place.type.get_num_dims())
-            generic = structured([], output, lambda body, _: body.emit(arith.ConstantOp(border.value)))
-            block.add_ops([generic, func.ReturnOp()])
-            self._borders[place.type] = self._add_kernel("border", block, loc)
-            generic.library_call = prove(generic, self.program.target).intrinsic.sym_name
+            name = unique_name("border", self._names)
+            self._borders[place.type] = self._add_kernel(border_filler(name, place, border, self.program.target), loc)
         return self._borders[place.type]
 
-    def _add_kernel(self, name: str, block: Block, loc: LocationAttr) -> str:
-        name = unique_name(name, self._names)
-        type = FunctionType.from_lists([arg.type for arg in block.args], [])
-        kernel = func.FuncOp(name, type, Region(block), "private")
+    def _add_kernel(self, kernel: func.FuncOp, loc: LocationAttr) -> str:
         kernel.location = loc
-        for op in block.ops:
+        for op in kernel.body.block.ops:
             op.location = loc
-        kernel.attributes[DEVICE] = SymbolRefAttr(self.program.target.sym_name.data)
         last = self.module.body.block.last_op
         assert last is not None
         Rewriter.insert_op(kernel, InsertPoint.after(last))
-        return name
+        return kernel.sym_name.data
 
     # what is left over
 
     def _clear(self) -> None:
         """Take away views and allocations without uses, and kernels that are not called."""
-        for op in reversed(list(self.program.main.body.block.ops)):
+        for op in reversed(list(self.program.main.walk())):
             is_dead = all(not result.uses for result in op.results)
             if isinstance(op, VIEWS) and is_dead:
                 Rewriter.erase_op(op)

@@ -26,7 +26,7 @@ from xdsl.ir import Attribute, Block, BlockArgument, Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from penstock.dialects.diagnostics import UserError
-from penstock.dialects.machine import DmaOp, TargetOp
+from penstock.dialects.machine import DRAM, DmaOp, TargetOp
 from penstock.dialects.mem import BufferOp, CopyOp, element_bytes, memref_of, scope_of, static_strides
 from penstock.passes.analysis.access import fill_access
 from penstock.passes.analysis.index import AffineIndex
@@ -205,9 +205,7 @@ class _Argument:
         """A copy between the argument and a tile."""
         is_read = storage_of(op.source) is self.argument
         tile = op.dest if is_read else op.source
-        scope = scope_of(memref_of(tile))
-        if scope is None:
-            raise CannotReside("the kernel copies it off chip")
+        scope = scope_of(memref_of(tile)) or DRAM
         if scope == self.resident.scope:
             if is_explicit(op):
                 raise CannotReside("the kernel asks for its copies")
@@ -291,7 +289,8 @@ class _Argument:
         granule = self.target.scope(self.resident.scope).granule_bytes
         for value in op.operands:
             while isinstance(value.owner, memref.SubviewOp):
-                if scope_of(memref_of(value)) == self.resident.scope and not _is_aligned(value.owner, granule):
+                view, source = value.owner, memref_of(value.owner.source)
+                if scope_of(source) == self.resident.scope and not begins_aligned(view, source, granule):
                     raise CannotReside(f"a tile of it begins within a granule of {granule} bytes")
                 value = value.owner.source
 
@@ -302,9 +301,8 @@ def _is_known_before(value: SSAValue, op: Operation) -> bool:
     return isinstance(owner, Block) or owner.parent is not op.parent or owner.is_before_in_block(op)
 
 
-def _is_aligned(op: memref.SubviewOp, granule: int) -> bool:
-    """Whether a view begins at a multiple of the granule, if its source does."""
-    source = memref_of(op.source)
+def begins_aligned(op: memref.SubviewOp, source: MemRefType[Attribute], granule: int) -> bool:
+    """Whether a view of a memref of this type begins at a multiple of the granule, if the memref does."""
     offsets = get_dynamic_index_list(op.static_offsets.get_values(), op.offsets, DYNAMIC_INDEX)
     strides = static_strides(source)
     return all(

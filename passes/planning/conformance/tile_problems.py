@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
-from math import prod
 from random import Random
 
+from penstock.dialects.cycles import Timing
 from penstock.passes.planning.tile_problem import Channel, TileDim, TileOp, TileOperand, TileProblem
 
 _LOAD = Channel("load", "bus", (16, 1), 100, 1, 16, picojoules=160.0)
@@ -283,9 +283,8 @@ def least_cycles(problem: TileProblem) -> int:
     units: dict[str, int] = {}
     for work in problem.works:
         if work.channel is None:
-            blocks = dict(work.blocks)
-            count = prod(-(-problem.dims[dim].extent // blocks.get(dim, 1)) for dim in work.dims)
-            units[work.unit] = units.get(work.unit, 0) + work.interval * count
+            issues = Timing(work.interval).cycles(work.loops([dim.extent for dim in problem.dims]))
+            units[work.unit] = units.get(work.unit, 0) + issues
     buses: dict[str, int] = {}
     for operand in problem.operands:
         for channel in (*operand.fetch, *operand.put):

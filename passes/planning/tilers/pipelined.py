@@ -8,7 +8,7 @@ and the last store) ranks the rest, and the best of them are timed as pipelines 
 More slots than two, or fewer, are then tried for the winner. All of it is deterministic.
 
 `least_energy` and `least_edp` rank by the energy, and by its product with the time, where the machine says what it
-takes; the rest of the search is the same.
+takes, and `least_traffic` by the bytes over the edge of the chip; the rest of the search is the same.
 """
 
 from __future__ import annotations
@@ -33,10 +33,12 @@ TIMED = 10
 """How many of the best estimates are timed."""
 MAX_SLOTS = 4
 """The most slots that are tried."""
+BYTES_A_CYCLE = 1e-9
+"""What a cycle counts where bytes are to be least: so little that it decides between equal ones alone."""
 
 
-Objective = Callable[[Any, Any], Any]
-"""From picojoules and cycles, of one plan or of many, to what is to be least."""
+Objective = Callable[[Any, Any, Any], Any]
+"""From picojoules, cycles and bytes, of one plan or of many, to what is to be least."""
 
 
 def pipelined(problem: TileProblem) -> TilePlan:
@@ -54,12 +56,17 @@ def least_energy(problem: TileProblem) -> TilePlan:
 
     Raises DoesNotFit and NoTile as `pipelined` does, and NoEnergy where nothing is known of energy.
     """
-    return _least(problem, lambda energy, cycles: energy)
+    return _least(problem, lambda energy, cycles, moved: energy)
 
 
 def least_edp(problem: TileProblem) -> TilePlan:
     """The plan with the least product of modelled energy and time found; raises as `least_energy` does."""
-    return _least(problem, lambda energy, cycles: energy * cycles)
+    return _least(problem, lambda energy, cycles, moved: energy * cycles)
+
+
+def least_traffic(problem: TileProblem) -> TilePlan:
+    """The plan that moves the fewest bytes off and on chip; of equal ones the fastest. Raises as `pipelined`."""
+    return _Search(_candidates(problem), lambda energy, cycles, moved: moved + BYTES_A_CYCLE * cycles).run()
 
 
 def _least(problem: TileProblem, objective: Objective) -> TilePlan:
@@ -185,7 +192,8 @@ class _Search:
         cycles = estimates.cycles(depths)
         if self.objective is None:
             return cycles
-        return self.objective(estimates.picojoules + (self.problem.leakage or 0) * cycles, cycles)
+        picojoules = estimates.picojoules + (self.problem.leakage or 0) * cycles
+        return self.objective(picojoules, cycles, estimates.moved)
 
     def _depths(self, loops: Sequence[int]) -> Iterator[dict[str, int]]:
         """The slots that are tried in each scope where some loop refills something."""
@@ -203,7 +211,7 @@ class _Search:
         time = time_of_tile(self.tiles, point.index, point.loops, depths) if self.problem.works else None
         plan = TilePlan(self.problem, tile, point.loops, depths).timed(time)
         cycles = 0 if time is None else time.cycles
-        cost = cycles if self.objective is None else self.objective(plan.picojoules or 0.0, cycles)
+        cost = cycles if self.objective is None else self.objective(plan.picojoules or 0.0, cycles, point.moved)
         return _Timed(plan, point.index, round(point.moved), time, cost)
 
     def _with_other_slots(self, best: _Timed) -> TilePlan:

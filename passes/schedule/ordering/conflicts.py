@@ -44,15 +44,47 @@ class Dependence:
 def dependences(commands: Sequence[CommandInfo], in_order: frozenset[str]) -> list[Dependence]:
     """All that the order of the units does not imply."""
     numbered = _numbered_rings(commands)
+    hulls = {command: _Hull.of(command) for command in commands}
     found: list[Dependence] = []
     for sink in commands:
+        hull = hulls[sink]
         for source in commands:
             if source.unit == sink.unit and (source.unit in in_order or sink.alone or not source.transfers):
+                continue
+            if not hull.may_meet(hulls[source]):
                 continue
             for each in _between(source, sink, numbered):
                 is_last = source.unit not in in_order and each.is_plain and _meet_in_last_iterations(source, sink)
                 found.append(replace(each, only_last=is_last))
     return found
+
+
+@dataclass(frozen=True)
+class _Hull:
+    """What a command may access at most: of most pairs in a long kernel it says that they have nothing in common."""
+
+    storages: frozenset[SSAValue]
+    bytes: Mapping[str | None, tuple[int, int]]
+    """By scope, None off chip, where the first one is of storages that have a place, and the end of the last."""
+
+    @staticmethod
+    def of(command: CommandInfo) -> _Hull:
+        found: dict[str | None, tuple[int, int]] = {}
+        for access in command.accesses:
+            if (occupied := access.range) is not None:
+                low, high = _reach(access, occupied)
+                start, end = found.get(access.scope, (low, high))
+                found[access.scope] = min(low, start), max(high, end)
+        return _Hull(frozenset(access.storage for access in command.accesses), found)
+
+    def may_meet(self, other: _Hull) -> bool:
+        if not self.storages.isdisjoint(other.storages):
+            return True
+        return any(
+            low < other.bytes[scope][1] and other.bytes[scope][0] < high
+            for scope, (low, high) in self.bytes.items()
+            if scope in other.bytes
+        )
 
 
 def ring_steps(ring: RingOp, commands: Sequence[CommandInfo]) -> Mapping[Block, int] | None:

@@ -135,7 +135,7 @@ class _DependenceUnrolling(_Unrolling):
         self.issued: dict[Source, list[tuple[int, ...]]] = {}
         """The commands issued of each source, in each slot; without those that happen before a later one of it."""
         self.at_start: dict[Block, dict[Source, list[tuple[int, ...]]]] = {}
-        """The same at the start of the current iteration."""
+        """The same at the start of the current iteration, of the sources in the loop."""
         self.essential: dict[tuple[Dependence, ...], None] = {}
         """The dependences of which one must have a token."""
         self.incomplete: dict[Source, set[Block | CommandOp]] = {}
@@ -145,14 +145,17 @@ class _DependenceUnrolling(_Unrolling):
             self.into.setdefault(each.sink, []).append(each)
             self.issued[Source.of(each)] = [()] * (each.ring.slot_count if each.ring is not None else 1)
         self.of: dict[CommandInfo, list[Source]] = {}
+        self.inside: dict[Block, list[Source]] = {}
         for source in self.issued:
             self.of.setdefault(source.command, []).append(source)
+            for loop in source.command.loops:
+                self.inside.setdefault(loop, []).append(source)
 
     def loop(self, loop: scf.ForOp) -> None:
         body = loop.body.block
         for number in range(self.iterations[body]):
             self.counters[body] = number
-            self.at_start[body] = {source: list(slots) for source, slots in self.issued.items()}
+            self.at_start[body] = {source: list(self.issued[source]) for source in self.inside.get(body, ())}
             self.run(body)
 
     def command(self, info: CommandInfo) -> None:
@@ -194,11 +197,10 @@ def reduce(
 ) -> Findings:
     """Leave out the dependences that others imply."""
     steps: dict[RingOp, Mapping[Block, int]] = {}
-    for each in dependences:
-        if each.ring is not None:
-            found = ring_steps(each.ring, commands)
-            assert found is not None
-            steps[each.ring] = found
+    for ring in dict.fromkeys(each.ring for each in dependences if each.ring is not None):
+        found = ring_steps(ring, commands)
+        assert found is not None
+        steps[ring] = found
     iterations = _iterations(function, commands, steps)
     if iterations is None:
         return Findings(dict.fromkeys(dependences), {}, steps)

@@ -4,7 +4,8 @@ Which slice of which buffer every tensor value of a function is, if every op tha
 A value is a *view* of another one (a slice, a reshape), is *tied* to the destination that its op overwrites (the `outs`
 of a structured op, the destination of an insertion, the initial value of a loop), or is *fresh*: the root of a buffer
 of its own. A fresh value that becomes a result of the function, or a part of a larger value, as a whole is *assigned*
-there at once, so that its producer writes into it: destination-passing style. Slices are compared by root buffer,
+there at once, so that its producer writes into it: destination-passing style. An insertion that is explicit copies
+instead: its source has a buffer of its own. Slices are compared by root buffer,
 linear offset and strides, in elements, and not by the SSA values that lead to them. `destinations` finds the conflicts;
 nothing here changes the IR.
 """
@@ -23,7 +24,7 @@ from xdsl.utils.hints import isa
 
 from penstock.dialects.upstream.scf import ForallOp
 from penstock.dialects.upstream.tensor import Insertion
-from penstock.passes.analysis.index import AffineIndex
+from penstock.passes.analysis.index import AffineIndex, is_index_arithmetic
 from penstock.passes.analysis.kernels import HOST, device_of
 from penstock.passes.analysis.memory.stated_scopes import is_explicit
 from penstock.passes.analysis.strides import contiguous_strides, kept_dims, reshaped_strides
@@ -271,6 +272,8 @@ def tie_of(value: SSAValue) -> Destination | None:
         loop = value.block.parent_op()
         if isinstance(loop, ForallOp) and value.index >= len(loop.indices):
             return Destination(loop, loop.first_output + value.index - len(loop.indices))
+        if isinstance(loop, scf.WhileOp):
+            return Destination(loop, value.index)
         return Destination(loop, 2 + value.index) if isinstance(loop, scf.ForOp) and value.index else None
     match value.owner:
         case StructuredOp() as op:
@@ -279,6 +282,8 @@ def tie_of(value: SSAValue) -> Destination | None:
             return Destination(op, 1)
         case scf.ForOp() as op:
             return Destination(op, 3 + result_number(value))
+        case scf.WhileOp() as op:
+            return Destination(op, result_number(value))
         case ForallOp() as op:
             return Destination(op, op.first_output + result_number(value))
         case _:
@@ -445,9 +450,10 @@ class BufferAssignment:
                 if value in self._pending:
                     raise NoBufferSlice(value)
                 self._pending.add(value)
-                piece = self._reshaped(self.inserted(insertion, anchor), value)
-                self._pending.discard(value)
-                return piece
+                try:
+                    return self._reshaped(self.inserted(insertion, anchor), value)
+                finally:
+                    self._pending.discard(value)
 
     def _reshaped(self, piece: BufferSlice, value: SSAValue) -> BufferSlice:
         if piece.shape == shape_of(value):
@@ -476,7 +482,7 @@ class BufferAssignment:
             # there a tile is computed in a scope and then stored: its buffer is not the destination
             return
         for op in self.function.walk():
-            if not isinstance(op, tensor.InsertSliceOp):
+            if not isinstance(op, tensor.InsertSliceOp) or is_explicit(op):
                 continue
             root = _whole_origin(op.source)
             if root is None or root in own_buffers or root in self.assigned:
@@ -511,7 +517,7 @@ def _anchor(insertion: tensor.InsertSliceOp, root: SSAValue) -> SSAValue | None:
     None where there is none, or where the slice or `root` belong elsewhere.
     """
     block = insertion.parent
-    if not _belongs_to(root, block) or any(_belongs_to(offset, block) for offset in insertion.offsets):
+    if not _belongs_to(root, block) or not all(_is_early(offset, block) for offset in insertion.offsets):
         return None
     value = insertion.dest
     while _belongs_to(value, block):
@@ -520,6 +526,24 @@ def _anchor(insertion: tensor.InsertSliceOp, root: SSAValue) -> SSAValue | None:
             return value if movable else None
         value = tie.value
     return value
+
+
+def _is_early(value: SSAValue, block: Block | None) -> bool:
+    """Whether a value can be had at the start of a block: see `early_ops`."""
+    owner = value.owner
+    if not isinstance(owner, Operation) or owner.parent is not block:
+        return True
+    return isinstance(owner, arith.ConstantOp) or (
+        is_index_arithmetic(owner) and all(_is_early(operand, block) for operand in owner.operands)
+    )
+
+
+def early_ops(value: SSAValue, block: Block | None) -> Iterator[Operation]:
+    """The arithmetic of a block that computes `value` of what is there at its start, users first."""
+    if isinstance(value.owner, Operation) and value.owner.parent is block:
+        yield value.owner
+        for operand in value.owner.operands:
+            yield from early_ops(operand, block)
 
 
 def _belongs_to(value: SSAValue, block: Block | None) -> bool:

@@ -43,6 +43,7 @@ from penstock.passes.tensor.bufferization.assignment import (
     base_of,
     contains,
     disjoint,
+    early_ops,
     is_tensor,
     is_undefined,
     is_window_pad,
@@ -157,7 +158,15 @@ def reads(assignment: BufferAssignment, op: Operation) -> Iterator[Read]:
         case tensor.ExtractSliceOp():
             if (pad := window_of(op.result)) is not None:
                 yield Read(pad.source, 0)
-        case tensor.ExtractOp() | scf.ForOp() | ForallOp() | scf.YieldOp() | func.CallOp() | func.ReturnOp():
+        case (
+            tensor.ExtractOp()
+            | scf.ForOp()
+            | scf.WhileOp()
+            | ForallOp()
+            | scf.YieldOp()
+            | func.CallOp()
+            | func.ReturnOp()
+        ):
             for index, value in enumerate(op.operands):
                 if is_tensor(value):
                     yield Read(value, index)
@@ -168,12 +177,14 @@ def reads(assignment: BufferAssignment, op: Operation) -> Iterator[Read]:
 def carried(op: scf.YieldOp) -> Iterator[tuple[int, SSAValue, SSAValue]]:
     """
     For each tensor that is yielded: its number, the value, and what it becomes: the argument of the loop's next
-    iteration, or the result of an `scf.if`.
+    iteration, or the result of an `scf.if`. What an `scf.condition` hands on stays what it is.
     """
     parent = op.parent_op()
     becomes: Sequence[SSAValue] = ()
     if isinstance(parent, scf.ForOp):
         becomes = parent.body.block.args[1:]
+    elif isinstance(parent, scf.WhileOp):
+        becomes = parent.before_region.block.args
     elif isinstance(parent, scf.IfOp):
         becomes = parent.results
     for number, (value, result) in enumerate(zip(op.arguments, becomes, strict=False)):
@@ -196,7 +207,7 @@ def writes(assignment: BufferAssignment, op: Operation) -> Iterator[Write]:
             for _, value, argument in carried(op):
                 if not same(assignment.buffer_slice(value), assignment.buffer_slice(argument)):
                     yield Write(op, assignment.buffer_slice(argument), argument)
-        case scf.ForOp() | scf.IfOp() | ForallOp() | tensor.EmptyOp() | arith.ConstantOp():
+        case scf.ForOp() | scf.WhileOp() | scf.IfOp() | ForallOp() | tensor.EmptyOp() | arith.ConstantOp():
             pass
         case _:
             for value in op.results:
@@ -249,10 +260,28 @@ def _ancestors(op: Operation, block: Block | None) -> list[Operation] | None:
 
 def find_repairs(assignment: BufferAssignment) -> list[Repair]:
     """Repairs for the conflicts of an assignment, at most one for each buffer; none are left if it is sound."""
+    if unplaced := _unplaced(assignment):
+        return unplaced
     try:
         return _find_repairs(assignment)
     except NoBufferSlice as error:
         return [_reallocated(assignment, error.value)]
+
+
+def _unplaced(assignment: BufferAssignment) -> list[Repair]:
+    """Repairs for all values that are written, or read, in a shape that strides do not express, at once."""
+    found: dict[Repair, None] = {}
+    for op in assignment.function.walk():
+        try:
+            for _ in writes(assignment, op):
+                pass
+            for read in reads(assignment, op):
+                assignment.buffer_slice(read.value)
+        except NoBufferSlice as error:
+            found[_reallocated(assignment, error.value)] = None
+    own = {each.value for each in found if isinstance(each, OwnBuffer)}
+    # With the buffer around it a value gets elements that are contiguous, perhaps.
+    return [each for each in found if not (isinstance(each, OwnBuffer) and own & set(_hosts(assignment, each.value)))]
 
 
 def _reallocated(assignment: BufferAssignment, value: SSAValue) -> Repair:
@@ -429,7 +458,9 @@ _LOWERED = (
     func.CallOp,
     func.ReturnOp,
     scf.ForOp,
+    scf.WhileOp,
     scf.IfOp,
+    scf.ConditionOp,
     scf.YieldOp,
     ForallOp,
     ParallelInsertSliceOp,
@@ -451,7 +482,17 @@ _LOWERED = (
 )
 """The ops with tensors among their operands or results that have a form on memrefs."""
 
-_SIDE_EFFECTS = (func.CallOp, func.ReturnOp, scf.ForOp, scf.IfOp, ForallOp, scf.YieldOp, tensor.YieldOp)
+_SIDE_EFFECTS = (
+    func.CallOp,
+    func.ReturnOp,
+    scf.ForOp,
+    scf.WhileOp,
+    scf.IfOp,
+    ForallOp,
+    scf.ConditionOp,
+    scf.YieldOp,
+    tensor.YieldOp,
+)
 """Those of them that stay when their results are not used."""
 
 
@@ -521,6 +562,23 @@ def _refuse(function: func.FuncOp) -> None:
             if not (isa(type, TensorType) and type.has_static_shape()):
                 raise UserError(f"the shape of {type} is not static", loc=location_of(op), status=UNSUPPORTED)
         _refuse_slice_or_pad(op)
+        if isinstance(op, scf.ConditionOp) and not _hands_on(op):
+            raise UserError(
+                "a loop hands tensors on in another order than it takes them in",
+                loc=location_of(op),
+                notes=["the operands of scf.condition are the arguments of its block, in their order"],
+                status=UNSUPPORTED,
+            )
+
+
+def _hands_on(op: scf.ConditionOp) -> bool:
+    """Whether the tensors that the body of an `scf.while` gets are those that its condition saw."""
+    block, values = op.parent, list(op.args)
+    assert block is not None
+    return all(
+        not _is_tensor_type(value.type) or (number < len(block.args) and value is block.args[number])
+        for number, value in enumerate(values)
+    ) and len(values) == len(block.args)
 
 
 def _is_tensor_type(type: Attribute) -> bool:
@@ -673,12 +731,23 @@ def _is_needless(tie: Destination) -> bool:
 
 
 def _raise_destinations(assignment: BufferAssignment) -> None:
-    """Move each `tensor.empty` into which parts are written early to the start of its block."""
+    """Move each `tensor.empty` into which parts are written early to the start of its block, and say there which."""
     for target in list(assignment.assigned.values()):
         while isinstance(target, InsertionSlice) and isinstance(target.anchor.owner, tensor.EmptyOp):
             empty = target.anchor.owner
             block = empty.parent
             assert block is not None
-            empty.detach()
-            Rewriter.insert_op(empty, InsertPoint.at_start(block))
+            _raise(empty, block)
             target = assignment.assigned.get(empty.tensor)
+    for target in assignment.assigned.values():
+        if isinstance(target, InsertionSlice):
+            block = target.insertion.parent
+            assert block is not None
+            for offset in target.insertion.offsets:
+                for op in early_ops(offset, block):
+                    _raise(op, block)
+
+
+def _raise(op: Operation, block: Block) -> None:
+    op.detach()
+    Rewriter.insert_op(op, InsertPoint.at_start(block))

@@ -7,8 +7,9 @@ from typing import TypeVar
 
 from xdsl.ir import Operation
 
+from penstock.dialects.accumulators import accumulator_of
 from penstock.dialects.element_bits import DType
-from penstock.dialects.element_types import accumulator_of, element_type, numpy_dtype
+from penstock.dialects.element_types import element_type, numpy_dtype
 from penstock.dialects.graph.base import summed_in, tensor_of
 from penstock.dialects.weights import Array
 from penstock.runtime.interpreter.values import exact_floats

@@ -14,7 +14,8 @@ from penstock.dialects.diagnostics import UNSUPPORTED, UserError, location_of
 from penstock.dialects.element_bits import DType
 from penstock.dialects.element_types import numpy_dtype
 from penstock.dialects.functions import NAME, attribute_text, body_block
-from penstock.dialects.graph import ConstantOp, FusedOp, IfOp, YieldOp, tensor_of
+from penstock.dialects.graph import ConstantOp, FusedOp, IfOp, LoopOp, YieldOp, tensor_of
+from penstock.dialects.upstream.cf import TOO_MANY_TRIPS
 from penstock.dialects.verification import require_dominance
 from penstock.dialects.weights import Array, WeightStore
 from penstock.runtime.interpreter.graph.registry import implementation_of
@@ -142,6 +143,8 @@ def _evaluate(
         case IfOp():
             taken = op.then_body if operands[0].item() else op.else_body
             return _run_block(taken.block, operands[1:], weights, listener)
+        case LoopOp():
+            return _run_loop(op, operands, weights, listener)
         case ConstantOp():
             results = (_constant(op, weights),)
         case _:
@@ -161,6 +164,36 @@ def _evaluate(
         if array.shape != tensor.get_shape() or array.dtype != _dtype_of(tensor.element_type):
             raise TypeError(f"{op.name} computed {array.dtype}{list(array.shape)} as a {tensor}")
     return arrays
+
+
+def _run_loop(
+    op: LoopOp, operands: Sequence[Array], weights: WeightStore | None, listener: Listener | None
+) -> list[Array]:
+    given = iter(operands)
+    count = None if op.count is None else int(next(given).item())
+    goes_on = op.condition is None or bool(next(given).item())
+    carried, slices, inputs = ([next(given) for _ in each] for each in (op.inits, op.slices, op.inputs))
+    most = op.most
+    wanted = most if op.is_counted else count
+    carries = len(carried)
+    types = [tensor_of(value) for value in op.outputs[carries:]]
+    stacked = [np.zeros(each.get_shape(), _dtype_of(each.element_type)) for each in types]
+    done = 0
+    while goes_on and (wanted is None or done < wanted):
+        if most is not None and done == most:
+            raise UserError(TOO_MANY_TRIPS.format(most), loc=location_of(op))
+        number = most - 1 - done if op.reverse is not None and most is not None else done
+        index = np.asarray(number, np.int64)
+        yielded = _run_block(
+            op.body.block, [index, *carried, *(each[number] for each in slices), *inputs], weights, listener
+        )
+        if op.condition is not None:
+            goes_on = bool(yielded.pop(0).item())
+        carried = yielded[:carries]
+        for lines, line in zip(stacked, yielded[carries:], strict=True):
+            lines[number] = line
+        done += 1
+    return [*carried, *stacked]
 
 
 def _constant(op: ConstantOp, weights: WeightStore | None) -> Array:

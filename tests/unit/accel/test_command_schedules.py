@@ -13,8 +13,8 @@ from penstock.dialects.context import make_context
 from penstock.dialects.mem import RingOp
 from penstock.lowering.from_text import SourceText, parse_text
 from penstock.lowering.to_text import module_text
-from penstock.runtime.compiler import attach_machine
 from penstock.runtime.interpreter import run_function
+from penstock.runtime.machines import attach_machine
 from penstock.runtime.pass_manager import read_pipeline, run_passes
 from penstock.runtime.schedules import read_schedules, schedules_text
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from itertools import product
 from math import ceil, prod
 
@@ -11,8 +12,15 @@ from hypothesis import strategies as st
 
 from penstock.dialects.machine import DmaOp
 from penstock.lowering.from_machine_toml import load_machine
-from penstock.passes.analysis.commands.descriptor import Descriptor, describe, descriptor_dims, entry_elements
+from penstock.passes.analysis.commands.descriptor import (
+    Descriptor,
+    describe,
+    descriptor_dims,
+    entry_elements,
+    transfer_cost,
+)
 from penstock.passes.analysis.commands.program import View
+from penstock.passes.planning.pipelining import TransferCost
 
 VTA = load_machine("vta-pynq")
 LOAD, STORE = VTA.dmas()["load_inp"], VTA.dmas()["store_out"]
@@ -118,9 +126,48 @@ def test_a_row_of_padding_only_around_one_row_is_spelled() -> None:
 
 def test_a_row_costs_its_bytes_off_chip_and_its_overhead() -> None:
     found = Descriptor((5, 7), ((9, 1), (9, 1)), ((0, 0), (0, 0)), 1, 4)
-    assert found.cycles((8, 1), 1) == 5 * (ceil(28 / 8) + 1)
-    assert found.cycles((64, 3), 2) == 5 * (ceil(28 * 3 / 64) + 2)
-    assert found.cycles(None, 3) == 5 * 3
+    assert found.cycles(TransferCost((8, 1), 1)) == 5 * (ceil(28 / 8) + 1)
+    assert found.cycles(TransferCost((64, 3), 2)) == 5 * (ceil(28 * 3 / 64) + 2)
+    assert found.cycles(TransferCost(row_overhead=3)) == 5 * 3
+
+
+@given(
+    counts=st.tuples(st.integers(0, 5), st.integers(1, 40)),
+    padding=st.tuples(*[st.tuples(st.integers(0, 3), st.integers(0, 3))] * 2),
+    rate=st.tuples(st.integers(1, 64), st.integers(1, 5)),
+    burst=st.tuples(st.integers(1, 64), st.integers(1, 5)),
+    zeros=st.tuples(st.integers(1, 64), st.integers(1, 5)),
+    overhead=st.integers(0, 3),
+)
+def test_rows_cost_their_bursts_and_padding_its_bytes(
+    counts: tuple[int, int],
+    padding: tuple[tuple[int, int], ...],
+    rate: tuple[int, int],
+    burst: tuple[int, int],
+    zeros: tuple[int, int],
+    overhead: int,
+) -> None:
+    found = Descriptor(counts, ((9, 1), (9, 1)), padding, 1, 2)
+    cycles = padded = 0
+    for row in range(-padding[0][0], counts[0] + padding[0][1]):
+        is_row = 0 <= row < counts[0]
+        moved = [2] * (counts[1] if is_row else 0)
+        padded += 2 * (padding[1][0] + counts[1] + padding[1][1]) - sum(moved)
+        sent = 0
+        for size in moved:
+            cycles += burst[1] * sum((sent + byte) % burst[0] == 0 for byte in range(size))
+            sent += size
+        cycles += is_row * (overhead + ceil(Fraction(sent * rate[1], rate[0])))
+    cycles += ceil(Fraction(padded * zeros[1], zeros[0]))
+    assert found.cycles(TransferCost(rate, overhead, burst, zeros)) == cycles
+
+
+def test_an_engine_is_as_slow_as_the_slower_of_itself_and_its_bus() -> None:
+    rtl = load_machine("vta-rtl")
+    engines = rtl.dmas()
+    assert transfer_cost(engines["store_out"], rtl) == TransferCost((16, 3), 0, (2048, 4))
+    assert transfer_cost(engines["load_inp"], rtl) == TransferCost((8, 1), 0, (2048, 4), (16, 1))
+    assert transfer_cost(LOAD, VTA) == TransferCost((8, 1), 1)
 
 
 def test_bytes_are_those_off_chip_after_the_conversion() -> None:
@@ -132,14 +179,14 @@ def test_bytes_are_those_off_chip_after_the_conversion() -> None:
 def test_what_only_writes_on_chip_moves_no_bytes() -> None:
     found = describe([view("inp", (3, 16), (3, 32))], engine=LOAD, entry=16)
     assert (found.rows, found.row_bytes) == (3, 0)
-    assert found.cycles((8, 1), 1) == 3
+    assert found.cycles(TransferCost((8, 1), 1)) == 3
 
 
 def test_a_window_that_lies_outside_has_no_rows() -> None:
     found = describe(
         [view("dram", (0, 16), (9, 16)), view("inp", (0, 16), (2, 16))], ((2, 0), (0, 0)), engine=LOAD, entry=16
     )
-    assert (found.rows, found.cycles((8, 1), 1)) == (0, 0)
+    assert (found.rows, found.cycles(TransferCost((8, 1), 1))) == (0, 0)
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from xdsl.dialects.builtin import ModuleOp
 from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
 from penstock.lowering.from_text import SourceText, parse_text
-from penstock.runtime.compiler import attach_machine
 from penstock.runtime.interpreter import Order, read_order, run_function
 from penstock.runtime.interpreter.commands import IssuedCommand, holds, join, with_command
+from penstock.runtime.machines import attach_machine
 
 CHECKED: tuple[Order, ...] = ("asap", "alap", 0, 1, 2, 3)
 

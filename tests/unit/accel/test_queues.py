@@ -21,8 +21,8 @@ from penstock.passes.analysis.commands.hazards.network import deadlocks
 from penstock.passes.analysis.commands.program import Command, Engine, Kind, MachineModel, Program, Queue, QueueName
 from penstock.passes.analysis.commands.trace import trace
 from penstock.passes.analysis.kernels import machine_kernels
-from penstock.runtime.compiler import attach_machine
 from penstock.runtime.interpreter import run_function
+from penstock.runtime.machines import attach_machine
 
 VTA = (("load", "compute"), ("compute", "load"), ("compute", "store"), ("store", "compute"))
 

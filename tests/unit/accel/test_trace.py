@@ -17,8 +17,9 @@ from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
 from penstock.lowering.from_machine_toml import load_machine
 from penstock.passes.analysis.commands.program import Command, Kind, Program, View
+from penstock.passes.analysis.commands.recorder import Join, Recorder
 from penstock.passes.analysis.commands.region import Region
-from penstock.passes.analysis.commands.trace import Iterations, Join, Recorder, trace
+from penstock.passes.analysis.commands.trace import Iterations, trace
 from penstock.passes.analysis.kernels import machine_kernels
 
 ROOT = Path(__file__).parents[3]

@@ -158,3 +158,26 @@ def test_a_kernel_called_again_on_the_same_memory_is_traced_once() -> None:
     assert programs[3] is not None
     assert programs[0].commands[0].reads == (Region("dram", 1, 0, 256),)
     assert programs[3].commands[0].reads == (Region("dram", 0, 640, 256),)
+
+
+def test_a_function_of_the_host_that_calls_itself_is_none_of_the_machine() -> None:
+    text = """
+func.func @k() attributes {device = @gemmini_fp32} {
+  accel.barrier
+  func.return
+}
+func.func @h(%x: memref<4xf32>) attributes {device = @host} {
+  func.call @h(%x) : (memref<4xf32>) -> ()
+  func.return
+}
+func.func @main(%x: memref<4xi1>, %y: memref<4xf32>) {
+  func.call @k() : () -> ()
+  %c0 = arith.constant 0 : index
+  %b = memref.load %x[%c0] : memref<4xi1>
+  scf.if %b {
+    func.call @h(%y) : (memref<4xf32>) -> ()
+  }
+  func.return
+}"""
+    module = Parser(make_context(), GEMMINI + text).parse_module()
+    assert [call.function.sym_name.data for call in trace_calls(module)] == ["k"]

@@ -19,8 +19,8 @@ from penstock.passes.analysis.commands.hazards import check
 from penstock.passes.analysis.commands.program import Program
 from penstock.passes.analysis.commands.trace import trace
 from penstock.passes.analysis.kernels import machine_kernels
-from penstock.runtime.compiler import attach_machine
 from penstock.runtime.interpreter import run_function
+from penstock.runtime.machines import attach_machine
 from penstock.runtime.simulator import simulate
 
 COPY = """

@@ -14,9 +14,10 @@ from penstock.dialects.accel import ExecOp
 from penstock.dialects.context import make_context
 from penstock.lowering.from_text import SourceText, parse_text
 from penstock.passes.analysis.kernels import HOST, device_of, kernels
-from penstock.runtime.compiler import attach_machine, compile_module, import_program
+from penstock.runtime.compiler import compile_module, import_program
 from penstock.runtime.engine import Engine
 from penstock.runtime.interpreter import run_module
+from penstock.runtime.machines import attach_machine
 from penstock.runtime.pass_manager import read_pipeline, run_passes
 from penstock.runtime.signature import signature_of
 

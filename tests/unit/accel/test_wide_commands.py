@@ -28,10 +28,11 @@ from penstock.passes.analysis.commands.trace import trace
 from penstock.passes.analysis.intrinsics import Match
 from penstock.passes.analysis.kernels import machine_kernels, machine_of
 from penstock.passes.loop.tensorize import prove
-from penstock.runtime.compiler import attach_machine, pipeline
 from penstock.runtime.engine import Engine
 from penstock.runtime.interpreter import run_module
+from penstock.runtime.machines import attach_machine
 from penstock.runtime.pass_manager import read_pipeline, run_passes
+from penstock.runtime.pipeline import pipeline
 
 TILES = Layer(size=14, channels=64, outputs=32)
 

@@ -27,10 +27,10 @@ from penstock.passes.planning.attention_blocks import (
     bytes_held,
     even_blocks,
 )
-from penstock.runtime.compiler import pipeline
 from penstock.runtime.engine import Engine
 from penstock.runtime.interpreter.graph import evaluate_op
 from penstock.runtime.pass_manager import read_pipeline, run_passes
+from penstock.runtime.pipeline import pipeline
 from penstock.runtime.signature import signature_of
 
 Array = NDArray[Any]

@@ -16,10 +16,11 @@ from penstock.lowering.from_text import SourceText, parse_text
 from penstock.passes.analysis.commands.traffic import traffic
 from penstock.passes.graph.combine_matmuls import MAX_GAP
 from penstock.passes.graph.values import is_view
-from penstock.runtime.compiler import attach_machine, pipeline
 from penstock.runtime.engine import Engine
 from penstock.runtime.interpreter.graph import run_graph
+from penstock.runtime.machines import attach_machine
 from penstock.runtime.pass_manager import read_pipeline, run_passes
+from penstock.runtime.pipeline import pipeline
 from penstock.runtime.signature import signature_of
 
 Array = NDArray[Any]

@@ -56,7 +56,7 @@ from penstock.runtime.interpreter.graph.formulas import FUNCTIONS
 DOC = Path(__file__).parents[3] / "docs" / "graph_ops.md"
 T = TypeVar("T")
 
-APART = {graph.ConstantOp, graph.FusedOp, graph.IfOp, graph.KernelOp, graph.YieldOp}
+APART = {graph.ConstantOp, graph.FusedOp, graph.IfOp, graph.KernelOp, graph.LoopOp, graph.YieldOp}
 """Ops without operands, those that hold or end regions, and calls of kernels."""
 TRAITS = (KeepsFinite, SelectsElements, HasQuantizedForm, IsConstantAlmostEverywhere)
 

@@ -24,10 +24,12 @@ from penstock.dialects.graph import AttentionOp, ConcatOp, MatmulOp, SoftmaxOp, 
 from penstock.dialects.mem import scope_of
 from penstock.passes.analysis.commands.traffic import traffic
 from penstock.passes.analysis.kernels import HOST, REMARK, device_of, kernels, partition
-from penstock.runtime.compiler import attach_machine, import_program, pipeline
+from penstock.runtime.compiler import import_program
 from penstock.runtime.interpreter import run_module
 from penstock.runtime.interpreter.graph import run_graph
+from penstock.runtime.machines import attach_machine
 from penstock.runtime.pass_manager import read_pipeline, run_passes
+from penstock.runtime.pipeline import pipeline
 
 sys.path.insert(0, "examples/networks")
 

@@ -30,9 +30,9 @@ from penstock.passes.graph.layouts.preferences import Preferences, matrix_intrin
 from penstock.passes.graph.layouts.rules import emit
 from penstock.passes.graph.values import is_constant
 from penstock.passes.shapes import shape_of
-from penstock.runtime.compiler import attach_machine
 from penstock.runtime.interpreter import run_module
 from penstock.runtime.interpreter.graph import run_graph
+from penstock.runtime.machines import attach_machine
 from penstock.runtime.pass_manager import read_pipeline, run_passes
 
 Array = NDArray[Any]

@@ -19,9 +19,10 @@ from penstock.passes.graph.fusion.nodes import FusionGraph
 from penstock.passes.graph.fusion.spm_model import PARTLY, SpmModel
 from penstock.passes.graph.storage_type import multiplies_halves_only
 from penstock.passes.planning.tilers.registry import DEFAULT_TILER
-from penstock.runtime.compiler import attach_machine, pipeline
 from penstock.runtime.interpreter import run_module
+from penstock.runtime.machines import attach_machine
 from penstock.runtime.pass_manager import read_pipeline, run_passes
+from penstock.runtime.pipeline import pipeline
 
 Array = NDArray[Any]
 Shape = tuple[int, int, int]

@@ -22,8 +22,9 @@ from penstock.dialects.graph import PatternKind, pattern_kind
 from penstock.lowering.from_machine_toml import load_machine
 from penstock.passes.graph.fuse import GraphFusePass
 from penstock.passes.graph.storage_type import StorageTypePass, multiplies_halves_only
-from penstock.runtime.compiler import attach_machine, pipeline
 from penstock.runtime.interpreter import run_module
+from penstock.runtime.machines import attach_machine
+from penstock.runtime.pipeline import pipeline
 from penstock.tools.lockstep import lockstep
 
 Array = NDArray[Any]

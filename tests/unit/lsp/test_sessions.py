@@ -67,7 +67,7 @@ def test_ir_while_it_is_typed(tmp_path: Path) -> None:
         ):
             assert line in hover.splitlines()
         hover = await session.hover("a.mlir", place(SMALL, "mem.copy"))
-        assert "Copy a static box between two memrefs; when it ends, the data is there." in hover
+        assert "Copy a box between two memrefs; when it ends, the data is there." in hover
         assert "| `padding` | optional operand |" in hover
         assert "1,024 bytes, granule 16" in await session.hover("a.mlir", place(SMALL, '"sram"'))
 

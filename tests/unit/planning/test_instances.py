@@ -15,7 +15,7 @@ from xdsl.parser import Parser
 from penstock.dialects.context import make_context
 from penstock.passes.planning.minimalloc_csv import parse_csv, write_csv
 from penstock.passes.planning.problem import Problem, lower_bound, validate
-from penstock.runtime.compiler import attach_machine
+from penstock.runtime.machines import attach_machine
 
 FAMILIES = (
     "guillotine", "pinwheel", "slack", "fixed", "gaps", "windows", "rectangles", "alignments", "banks", "chains",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Executor
 from dataclasses import replace
 from random import Random
 
@@ -158,8 +159,9 @@ def test_it_goes_for_the_capacity_before_it_goes_for_the_least(monkeypatch: pyte
             switches: Switches | None = None,
             seed: int = 0,
             known: Plan | None = None,
+            pool: Executor | None = None,
         ):
-            super().__init__(instance, height, switches, seed, known)
+            super().__init__(instance, height, switches, seed, known, pool)
             heights.append(height)
 
     monkeypatch.setattr(exact, "Search", Watched)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import permutations, product
 
@@ -11,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sampling import examples
 
+from penstock.passes.planning import tile_cost
+from penstock.passes.planning.pipelining import NestTime, TimedLoop, TimedStep, time_of
 from penstock.passes.planning.tile_cost import Estimates, Tiles, time_of_tile
 from penstock.passes.planning.tile_problem import Channel, NoTile, TileDim, TileOp, TileOperand, TileProblem, tile_sizes
 from penstock.passes.planning.tilers import exhaustive as search
@@ -127,11 +130,12 @@ def test_where_no_strategy_fits_the_last_one_says_what_it_needs() -> None:
 @examples(40)
 @given(st.tuples(*[st.integers(1, 24)] * 3), st.sampled_from([256, 512, 2048]), st.data())
 def test_no_nest_is_faster_than_its_bound(shape: tuple[int, int, int], spad: int, data: st.DataObject) -> None:
-    problem = matmul(*shape, spad, 256)
+    depth = data.draw(st.sampled_from([None, 1]))
+    problem = replace(matmul(*shape, spad, 256), depth=depth)
     tile = [data.draw(st.sampled_from(tile_sizes(dim))) for dim in problem.dims]
     order = (*data.draw(st.permutations([0, 1])), 2)
     loops = tuple(dim for dim in order if tile[dim] < shape[dim])
-    depths = {"spad": data.draw(st.integers(1, 3)), "acc": data.draw(st.integers(1, 3))}
+    depths = {scope: depth or data.draw(st.integers(1, 3)) for scope in ("spad", "acc")}
     tiles = Tiles(problem, [np.array([size]) for size in tile], np.ones(1, np.int64))
     assert Estimates(tiles, order).bound()[0] <= time_of_tile(tiles, 0, loops, depths).cycles
 
@@ -171,3 +175,22 @@ def test_an_exhaustive_search_refuses_what_is_too_much(monkeypatch: pytest.Monke
         search.exhaustive(replace(problem, works=()))
     with pytest.raises(NoTile, match="120 orders of loops"):
         search.exhaustive(replace(elementwise(2, 2, 2, 2, 2), capacity={"spad": 64}))
+
+
+def test_a_nest_is_timed_once_for_all_sizes_of_scopes_and_numbers_of_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    timed: list[object] = []
+
+    def counted(nest: Sequence[TimedStep | TimedLoop], slots: Mapping[str, int]) -> NestTime:
+        timed.append(nest)
+        return time_of(nest, slots)
+
+    problem = matmul(10, 6, 14, 2048, 256)
+    monkeypatch.setattr(tile_cost, "time_of", counted)
+    plan = plan_tile(problem, "exhaustive")
+    assert timed
+    timed.clear()
+    larger = replace(problem, capacity={**problem.capacity, "unused": 1})
+    assert plan_tile(larger, "exhaustive").time == plan.time
+    tiles = Tiles(replace(problem, depth=2), [np.array([size]) for size in plan.tile], np.ones(1, np.int64))
+    assert time_of_tile(tiles, 0, plan.order, plan.depths) == plan.time
+    assert not timed

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from penstock.passes.planning.traffic_bounds import best_tiling, square_root
-from penstock.runtime.compiler import attach_machine, compile_module, load_input
+from penstock.runtime.compiler import compile_module, load_input
+from penstock.runtime.machines import attach_machine
 from penstock.runtime.pass_manager import read_pipeline, run_passes
 from penstock.runtime.simulator.run import run_program
 from penstock.runtime.simulator.workloads import Workloads

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.tools.sweep.grid import Run, runs_of
 from penstock.tools.sweep.plan import PlanText, SweepPlan, read_plan
-from penstock.tools.sweep.runner import Sweep, Workers
-from penstock.tools.sweep.steps import Step
+from penstock.tools.sweep.runner import Sweep
+from penstock.tools.sweep.steps import Outcome, Step, run_step
 from penstock.tools.sweep.store import Result, open_store
 from penstock.tools.sweep.tables import ALL, Table
-from penstock.tools.sweep.workers import ThisProcess
+from penstock.tools.sweep.workers import ThisProcess, Workers
 
 LAYER = """
 func.func @main(%x: tensor<48x64xf32>, %w: tensor<64x80xf32>, %v: tensor<80x32xf32>) -> tensor<48x32xf32> {
@@ -65,6 +66,20 @@ def swept(plan: SweepPlan, workers: Workers | None = None, watched: Watched | No
     watched = watched or Watched()
     Sweep(plan, runs_of(plan), workers or ThisProcess(), watched).run()
     return watched
+
+
+def run_unless_exact(step: Step) -> Outcome:
+    """Run a step, or end this process where it plans with a certain planner."""
+    if step.segments and 'mem-plan{planner="exact"}' in step.segments[-1].passes:
+        os.abort()
+    return run_step(step)
+
+
+def run_and_log(step: Step) -> Outcome:
+    """Run a step, and note its file and this process in a file of its folder."""
+    with Path(step.source.path).with_name("log").open("a") as log:
+        log.write(f"{Path(step.source.path).name} {os.getpid()}\n")
+    return run_step(step)
 
 
 def csv_of(plan: SweepPlan, results: dict[str, Result]) -> str:

@@ -10,22 +10,26 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable
-from concurrent.futures import Future
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from sampling import sweep
-from tests.unit.sweep.sweeps import STUDY, Watched, csv_of, stored, study, swept
+from tests.unit.sweep.sweeps import STUDY, Watched, csv_of, run_and_log, run_unless_exact, stored, study, swept
 from xdsl.dialects.builtin import ModuleOp
 
 from penstock.dialects.diagnostics import UserError
+from penstock.dialects.remembered import Remembered
 from penstock.passes import code_cache
+from penstock.passes.analysis.commands.trace import Call
 from penstock.runtime.compiler import compile_module, load_input
+from penstock.runtime.pass_manager import run_passes
+from penstock.runtime.pipeline import passes_for
+from penstock.runtime.simulator import figures as simulator_figures
+from penstock.runtime.simulator.figures import simulated_total, total_of
+from penstock.runtime.simulator.run import KernelRun, run_call, run_program
 from penstock.runtime.simulator.workloads import Workloads
-from penstock.tools.sweep import runner, states, steps
+from penstock.tools.sweep import states, steps
 from penstock.tools.sweep.figures import CPU, figures_of
 from penstock.tools.sweep.grid import runs_of
 from penstock.tools.sweep.plan import PlanText, read_plan
@@ -72,7 +76,7 @@ def direct(path: Path, machine: str, options: dict[str, str], pipeline: str) -> 
     compile_module(
         program.module, program.ctx, machine, pipeline=pipeline, machine_options=options, observers=[workloads]
     )
-    return dict(figures_of(program.module, workloads))
+    return dict(figures_of(program.module, workloads, Remembered()))
 
 
 def test_every_figure_is_that_of_a_compilation_as_a_whole(tmp_path: Path) -> None:
@@ -84,6 +88,35 @@ def test_every_figure_is_that_of_a_compilation_as_a_whole(tmp_path: Path) -> Non
         figures = dict(results[run.key].figures)
         assert figures.pop(CPU) is not None
         assert figures == whole, point
+
+
+def test_kernels_that_are_alike_are_simulated_once_wherever_their_arguments_lie_off_chip(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer = "graph.matmul %{0}, %w : (tensor<32x48xf32>, tensor<48x48xf32>) -> tensor<32x48xf32>\n  %{1} = graph.relu"
+    text = f"""
+func.func @main(%x: tensor<32x48xf32>, %w: tensor<48x48xf32>) -> tensor<32x48xf32> {{
+  %a = {layer.format("x", "h")} %a : tensor<32x48xf32>
+  %b = {layer.format("h", "i")} %b : tensor<32x48xf32>
+  %c = {layer.format("i", "y")} %c : tensor<32x48xf32>
+  func.return %y : tensor<32x48xf32>
+}}"""
+    (tmp_path / "layers.mlir").write_text(text)
+    loaded = load_input(str(tmp_path / "layers.mlir"))
+    workloads = Workloads()
+    passes = passes_for(loaded.module, "accel", "gemmini-fp32", "default, -mem-promote")
+    run_passes(loaded.ctx, loaded.module, passes, observers=[workloads])
+    whole = total_of(run_program(loaded.module, workloads))
+    simulated: list[Call] = []
+
+    def watched(call: Call, *args: Any) -> KernelRun:
+        simulated.append(call)
+        return run_call(call, *args)
+
+    monkeypatch.setattr(simulator_figures, "run_call", watched)
+    assert simulated_total(loaded.module, workloads, Remembered()) == whole
+    assert whole.runs == 3
+    assert len(simulated) == 1
 
 
 @pytest.mark.parametrize(
@@ -256,8 +289,7 @@ def test_a_process_that_is_killed_loses_nothing(tmp_path: Path) -> None:
             super().begun(step)
             if len(self.steps) in (4, 7):
                 self.kills += 1
-                for process in list(pool._pool._processes.values()):  # pyright: ignore
-                    process.kill()
+                pool.kill()
 
     try:
         watched = Killing()
@@ -269,64 +301,39 @@ def test_a_process_that_is_killed_loses_nothing(tmp_path: Path) -> None:
     assert csv_of(plan, watched.results) == csv_of(plan, swept(plan).results)
 
 
-def test_a_step_that_ends_its_process_is_a_row_and_those_beside_it_are_not(tmp_path: Path) -> None:
+@pytest.mark.parametrize("slots", [1, 2, 3])
+def test_a_step_that_ends_its_process_is_a_row_and_those_beside_it_are_not(slots: int, tmp_path: Path) -> None:
     plan = study(tmp_path)
-    pool = Processes(2)
-
-    class Fatal:
-        """Processes that end at every step that plans with a certain planner."""
-
-        slots = 2
-
-        def submit(self, step: Step) -> Future[steps.Outcome]:
-            is_fatal = bool(step.segments) and 'mem-plan{planner="exact"}' in step.segments[-1].passes
-            return pool._pool.submit(os.abort) if is_fatal else pool.submit(step)  # pyright: ignore
-
-        restart = pool.restart
-
+    pool = Processes(slots, run_unless_exact)
     try:
-        results = swept(plan, Fatal()).results
+        results = swept(plan, pool).results
     finally:
         pool.close()
     found = {(run.labels["planner"], results[run.key].status) for run in runs_of(plan)}
     assert found == {("default", "ok"), ("exact", "lost")}
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_a_step_is_begun_again_alone(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = study(tmp_path)
-    running: dict[Future[steps.Outcome], Step] = {}
-
-    def is_fatal(step: Step) -> bool:
-        return bool(step.segments) and random.Random(f"{seed} {step.segments}").random() < 0.3
-
-    class EndsFirst:
-        """Where a step that ends its process, as some do, is always sooner than all beside it."""
-
-        def __init__(self, slots: int) -> None:
-            self.slots = slots
-
-        def submit(self, step: Step) -> Future[steps.Outcome]:
-            future = Future[steps.Outcome]()
-            running[future] = step
-            return future
-
-        def restart(self) -> None:
-            running.clear()
-
-    def wait(futures: Iterable[Future[steps.Outcome]], return_when: str) -> tuple[list[Future[steps.Outcome]], object]:
-        ended = list(futures)
-        if any(is_fatal(running[each]) for each in ended):
-            for each in ended:
-                each.set_exception(BrokenProcessPool())
-            return ended, ()
-        ended[0].set_result(steps.run_step(running[ended[0]]))
-        return ended[:1], ()
-
-    monkeypatch.setattr(runner, "wait", wait)
-    alone, *beside = (swept(plan, EndsFirst(slots)).results for slots in (1, 2, 3))
-    for results in beside:
-        assert {key: each.status for key, each in results.items()} == {key: each.status for key, each in alone.items()}
+def test_a_process_stays_with_its_file_while_it_has_steps(tmp_path: Path) -> None:
+    """What it remembers of kernels is of use again: a file's first steps, as many as the other file has, are in one."""
+    study(tmp_path)
+    (tmp_path / "other.mlir").write_text((tmp_path / "layer.mlir").read_text().replace("relu", "sigmoid"))
+    plan = study(tmp_path, STUDY.replace('["layer.mlir"]', '["layer.mlir", "other.mlir"]'))
+    pool = Processes(2, run_and_log)
+    try:
+        swept(plan, pool)
+    finally:
+        pool.close()
+    order = [line.split() for line in (tmp_path / "log").read_text().splitlines()]
+    counts = Counter(name for name, _ in order)
+    both = 0
+    for number, (name, _) in enumerate(order):
+        counts[name] -= 1
+        if not counts[name]:
+            both = number
+            break
+    processes = {name: {process for each, process in order[:both] if each == name} for name, _ in order}
+    assert [len(found) for found in processes.values()] == [1, 1]
+    assert len({process for found in processes.values() for process in found}) == 2
 
 
 # what results depend on

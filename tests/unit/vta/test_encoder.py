@@ -34,7 +34,8 @@ from penstock.passes.analysis.commands.hazards import check
 from penstock.passes.analysis.commands.program import Command, Kind, MachineModel, Program
 from penstock.passes.analysis.commands.trace import trace
 from penstock.passes.analysis.kernels import machine_kernels, machine_of
-from penstock.runtime.compiler import attach_machine, compile_module
+from penstock.runtime.compiler import compile_module
+from penstock.runtime.machines import attach_machine
 from penstock.runtime.pass_manager import read_pipeline, run_passes
 
 CTX = make_context()

@@ -13,7 +13,7 @@ from penstock.lowering.to_vta.isa import Load, MemoryInstruction, MemoryType, St
 from penstock.lowering.to_vta.transfers import encode_transfer
 from penstock.passes.analysis.commands.program import Command, Kind, View
 from penstock.passes.analysis.kernels import machine_of
-from penstock.runtime.compiler import attach_machine
+from penstock.runtime.machines import attach_machine
 
 
 @pytest.fixture(scope="module")

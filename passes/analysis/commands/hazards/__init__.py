@@ -18,7 +18,16 @@ from penstock.passes.analysis.commands.program import Program, View
 from penstock.passes.analysis.commands.trace import trace, trace_calls
 from penstock.passes.analysis.kernels import machine_kernels
 
-__all__ = ["MAX_HAZARDS", "Hazard", "HazardKind", "check", "check_kernel", "distinct_calls", "race_free_kernels"]
+__all__ = [
+    "MAX_HAZARDS",
+    "Hazard",
+    "HazardKind",
+    "check",
+    "check_kernel",
+    "distinct_calls",
+    "race_free_kernels",
+    "relocated",
+]
 
 MAX_COMMANDS = 1_000_000
 """The most commands that are checked one by one."""
@@ -89,30 +98,33 @@ def distinct_calls(module: ModuleOp) -> Iterator[tuple[func.FuncOp, Arguments | 
     if not kernels:
         return
     seen: dict[func.FuncOp, dict[Arguments | None, None]] = {kernel: {} for kernel in kernels}
-    for call in trace_calls(module, commands=False):
+    for call in trace_calls(module):
         if call.function in seen:
-            seen[call.function].setdefault(_relocated(call.arguments))
+            seen[call.function].setdefault(relocated(call.arguments))
     for kernel, arguments in seen.items():
         for each in arguments or (None,):
             yield kernel, each
 
 
-def _relocated(arguments: Arguments) -> Arguments:
-    """Arguments in a scope as they are, and those off chip that overlap in a storage of their own."""
+def relocated(arguments: Arguments) -> Arguments:
+    """
+    Arguments in a scope as they are, and those off chip that overlap in a storage of their own: all that hazards, and
+    the time of a kernel, depend on.
+    """
     off_chip = {number: view for number, view in enumerate(arguments) if view is not None and view.space == DRAM}
     groups: list[list[int]] = []
     for number, view in off_chip.items():
         near = [group for group in groups if any(_overlap(view, off_chip[other]) for other in group)]
         groups = [group for group in groups if group not in near]
         groups.append([*(other for group in near for other in group), number])
-    relocated: list[View | None] = list(arguments)
+    found: list[View | None] = list(arguments)
     for group in groups:
         start = min(off_chip[number].start for number in group)
         for number in group:
             view = off_chip[number]
             shared = replace(view, storage=min(group) + 1, start=view.start - start)
-            relocated[number] = shared if len(group) > 1 else None
-    return tuple(relocated)
+            found[number] = shared if len(group) > 1 else None
+    return tuple(found)
 
 
 def _overlap(one: View, other: View) -> bool:

@@ -37,8 +37,9 @@ from penstock.passes.analysis.commands.happens_before import Start, happens_befo
 from penstock.passes.analysis.commands.hazards.network import Hazard, run
 from penstock.passes.analysis.commands.hazards.races import MAX_HAZARDS, Touched, race, races
 from penstock.passes.analysis.commands.program import Command, Program, View
+from penstock.passes.analysis.commands.recorder import TooManyCommandsError
 from penstock.passes.analysis.commands.region import Region
-from penstock.passes.analysis.commands.trace import Iterations, TooManyCommandsError, trace
+from penstock.passes.analysis.commands.trace import Iterations, trace
 from penstock.passes.analysis.index import AffineIndex, IndexReader, Opaque
 from penstock.passes.analysis.loops import constant_of, loops_around, trip_count
 

@@ -18,7 +18,7 @@ from xdsl.dialects.linalg.ops import YieldOp
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.ir.affine import AffineBinaryOpExpr, AffineBinaryOpKind, AffineDimExpr, AffineExpr, AffineMap
 
-from penstock.dialects.element_types import accumulator_of
+from penstock.dialects.accumulators import accumulator_of
 from penstock.passes.analysis.access import linear_form
 from penstock.passes.graph.gradients.kernels.scalars import in_type
 from penstock.passes.graph.values import erase_dead

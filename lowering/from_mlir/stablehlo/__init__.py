@@ -1,0 +1,1 @@
+"""Conversions of operations of StableHLO and CHLO; see https://openxla.org/stablehlo/spec."""

@@ -1,0 +1,1 @@
+"""What `rotate-carried` is made of."""
