@@ -217,19 +217,22 @@ typedef uint{B}_t pen_u{B}x{LANES} __attribute__((vector_size({BYTES}), aligned(
 static inline pen_{N} pen_splat_{N}(int{B}_t a) {{ return (pen_{N}){{{COPIES}}}; }}
 /* GCC 12 converts what it loads element by element, unless it is in a register of the same type. */
 static inline pen_{N} pen_held_{N}(pen_{N} a) {{
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#if {IN_REGISTER} && defined(__GNUC__) && !defined(__clang__)
   __asm__("" : "+x"(a));
 #endif
   return a;
 }}
 static inline pen_u{B}x{LANES} pen_unsigned_{N}(pen_{N} a) {{
   pen_u{B}x{LANES} b = (pen_u{B}x{LANES})a;
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#if {IN_REGISTER} && defined(__GNUC__) && !defined(__clang__)
   __asm__("" : "+x"(b));
 #endif
   return b;
 }}
 """
+
+_REGISTERS = {16: "defined(__x86_64__)", 32: "defined(__AVX__)", 64: "defined(__AVX512F__)"}
+"""By the bytes of a vector: where one register of x86 holds it. Elsewhere a compiler splits it: no operand is whole."""
 
 _X86 = {
     16: ("defined(__FMA__)", "defined(__AVX__)", ""),
@@ -331,9 +334,15 @@ def vector_helpers(key: str) -> str:
     element, lanes = key.removeprefix(VECTOR).split("x")
     if element.startswith("i"):
         bits, count = int(element[1:]), int(lanes)
-        copies = ", ".join(["a"] * count)
+        width = bits // 8 * count
         return _INTEGER_HELPERS.format(
-            B=bits, N=f"{element}x{count}", BYTES=bits // 8 * count, SIZE=bits // 8, LANES=count, COPIES=copies
+            B=bits,
+            N=f"{element}x{count}",
+            BYTES=width,
+            SIZE=bits // 8,
+            LANES=count,
+            COPIES=", ".join(["a"] * count),
+            IN_REGISTER=_REGISTERS.get(width, "0"),
         )
     count, size = int(lanes), 8 if element == "f64" else 4
     suffix, width = "pd" if element == "f64" else "ps", count * size
