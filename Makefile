@@ -2,15 +2,19 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Stamps: the package with what it needs, which is enough for the demo, and the tools of development beside it.
 INSTALLED := $(VENV)/.installed
+DEVELOPED := $(VENV)/.developed
+PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 # One worker runs all tests of a module: they share networks and lowered programs.
 PYTEST_ARGS ?= -n auto --dist loadscope -q
 
-.PHONY: help demo test exhaustive sanitize bench science docs site lint format clean
+.PHONY: help demo test smoke exhaustive sanitize bench science docs site lint format clean
 
 help:
 	@echo "make demo    compile and run a small network on a scratchpad machine"
 	@echo "make test    the quick suite"
+	@echo "make smoke   a fixed part of the sweeps that the suite leaves out"
 	@echo "make exhaustive  the large sweeps that the suite leaves out, and fresh examples of the property tests"
 	@echo "make sanitize  tests with all C compiled under the sanitizers of addresses and undefined behaviour"
 	@echo "make bench   the benchmarks"
@@ -20,33 +24,43 @@ help:
 	@echo "make lint    ruff and pyright"
 	@echo "make format  rewrite the sources as ruff formats them"
 
-# The stamp is younger than what it depends on exactly when the environment is complete.
+# A stamp is younger than what it depends on exactly when the environment is complete.
 $(INSTALLED): pyproject.toml constraints.txt
+	@echo "Penstock and the seven packages that it needs are installed into $(VENV)."
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(PIP) -e .
+	touch $@
+
+$(DEVELOPED): $(INSTALLED)
+	@echo "What the suite, the linters and the site need is installed into $(VENV): a minute or two."
+	$(PIP) -e '.[dev]'
 	touch $@
 
 demo: $(INSTALLED)
 	$(BIN)/python examples/digits/demo.py
 
-test: $(INSTALLED)
+test: $(DEVELOPED)
 	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "not slow"
 
-exhaustive: $(INSTALLED)
+# Always the same one of so many parts of the sweeps, with always the same examples.
+smoke: $(DEVELOPED)
+	$(BIN)/python -m pytest $(PYTEST_ARGS) -m slow --share 0/64
+
+exhaustive: $(DEVELOPED)
 	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "slow or hypothesis" --hypothesis-profile=exhaustive $(SAMPLE)
 
 # Bounds of all buffers, and what C leaves undefined, are checked in all C that the tests compile: a fault ends the process.
 # TESTS are files or options of pytest; what is compiled is counted.
 TESTS ?= tests/unit tests/property tests/networks -m "not slow"
 SANITIZER := -fsanitize=address,undefined -fno-sanitize-recover=all
-sanitize: $(INSTALLED)
+sanitize: $(DEVELOPED)
 	cache=$$(mktemp -d) && trap 'rm -rf "$$cache"' EXIT && \
 	env CC='cc $(SANITIZER)' LD_PRELOAD="$$(cc -print-file-name=libasan.so)" ASAN_OPTIONS=detect_leaks=0 \
 		PENSTOCK_CACHE="$$cache" $(BIN)/python -m pytest $(PYTEST_ARGS) $(TESTS) && \
 	echo "$$(find "$$cache" -name '*.so' | wc -l) libraries of C under sanitizers"
 
 # Each benchmark is a module that can be run by itself, and says what it measures.
-bench: $(INSTALLED)
+bench: $(DEVELOPED)
 	$(BIN)/python -m benchmarks.run
 	$(BIN)/python -m benchmarks.layouts
 	$(BIN)/python -m benchmarks.attention
@@ -60,21 +74,21 @@ bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.llvm
 
 # Figures of papers, beside ours; `python -m benchmarks.science --long` has what takes most of an hour, too.
-science: $(INSTALLED)
+science: $(DEVELOPED)
 	$(BIN)/python -m benchmarks.science
 
-docs: $(INSTALLED)
+docs: $(DEVELOPED)
 	$(BIN)/python -m docs.generator
 
-site: $(INSTALLED)
+site: $(DEVELOPED)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
-lint: $(INSTALLED)
+lint: $(DEVELOPED)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/pyright
 
-format: $(INSTALLED)
+format: $(DEVELOPED)
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 

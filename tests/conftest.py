@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import gc
 import io
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -45,15 +47,25 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--cpu", action="store_true", help="durations are CPU seconds, not those of a clock")
-    parser.addoption("--eighth", type=int, help="of the selected tests, run those whose name's CRC-32 is this modulo 8")
+    help = "K/N: of the selected tests, run those whose name's CRC-32 is K modulo N"
+    parser.addoption("--share", type=_share, metavar="K/N", help=help)
+
+
+def _share(text: str) -> tuple[int, int]:
+    found = re.fullmatch(r"(\d+)/(\d+)", text)
+    if found is None or not int(found[1]) < int(found[2]):
+        raise argparse.ArgumentTypeError(f"--share takes K/N with K below N, such as 0/8, got {text}")
+    return int(found[1]), int(found[2])
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    number: int | None = config.getoption("eighth")
-    if number is not None:
-        left_out = [item for item in items if crc32(item.nodeid.encode()) % 8 != number % 8]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if crc32(item.nodeid.encode()) % 8 == number % 8]
+    share: tuple[int, int] | None = config.getoption("share")
+    if share is None:
+        return
+    number, count = share
+    is_in = [crc32(item.nodeid.encode()) % count == number for item in items]
+    config.hook.pytest_deselected(items=[item for item, chosen in zip(items, is_in, strict=True) if not chosen])
+    items[:] = [item for item, chosen in zip(items, is_in, strict=True) if chosen]
 
 
 _measured_until = pytest.StashKey[float]()

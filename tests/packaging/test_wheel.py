@@ -13,6 +13,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 FLOORS = ("dialects", "passes", "lowering", "runtime", "tools")
 
@@ -99,6 +101,43 @@ def test_the_wheel_installs_and_runs_in_a_clean_environment(wheel: Path, tmp_pat
     assert "arith.muli %y, %y" in merged
     assert "graph-to-tensor" in run(tools / "penstock-opt", "--list-passes", cwd=tmp_path)
     run(python, "-c", "import penstock; penstock.compile", cwd=tmp_path)
+
+
+WITHOUT_DEPENDENCIES = "models"
+"""The extra whose packages are only read, and are installed with `--no-deps`."""
+
+
+def extras(repository: Path) -> dict[str, list[str]]:
+    """The requirements of each extra that pip resolves."""
+    project = tomllib.loads((repository / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return {name: each for name, each in project["optional-dependencies"].items() if name != WITHOUT_DEPENDENCIES}
+
+
+def test_constraints_pin_what_the_package_and_its_extras_ask_for(repository: Path) -> None:
+    lines = (repository / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = dict(line.split("==") for line in lines if not line.startswith("#"))
+    versions = {canonicalize_name(name): version for name, version in pins.items()}
+    project = tomllib.loads((repository / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    asked = [
+        Requirement(text)
+        for texts in ([project["dependencies"]], extras(repository).values())
+        for each in texts
+        for text in each
+    ]
+    # PyTorch has a build for each kind of GPU, and pins what it needs by itself.
+    missing = [str(each) for each in asked if canonicalize_name(each.name) not in versions and each.name != "torch"]
+    assert missing == []
+    wrong = [
+        each for each in asked if each.name != "torch" and versions[canonicalize_name(each.name)] not in each.specifier
+    ]
+    assert wrong == []
+
+
+@pytest.mark.slow
+def test_all_extras_can_be_installed_together_under_the_constraints(repository: Path, tmp_path: Path) -> None:
+    names = ",".join(name for name in extras(repository) if name != "torch")
+    words = ["install", "--dry-run", "--ignore-installed", "--quiet", "-c", "constraints.txt", f".[{names}]"]
+    run(sys.executable, "-m", "pip", "--disable-pip-version-check", *words, cwd=repository)
 
 
 @pytest.mark.slow
