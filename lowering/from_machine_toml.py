@@ -25,7 +25,7 @@ from importlib import resources
 from pathlib import Path
 from typing import cast
 
-from penstock.dialects.cpu import cpu_features
+from penstock.dialects.cpu import chosen_cpu
 from penstock.dialects.diagnostics import UserError, did_you_mean
 from penstock.dialects.machine import IntrinsicOp, TargetOp
 from penstock.dialects.plugins import installed
@@ -48,14 +48,7 @@ from penstock.lowering.toml_positions import Positions, locate, read_toml
 MACHINES = "penstock.machines"
 """The group of entry points of machine files: each is the path of one."""
 NATIVE = "native"
-"""What asks for the host with the registers of the CPU that this process runs on."""
-_HOSTS = (
-    ("host-avx512-vnni", {"avx512f", "avx512bw", "avx512vl", "avx512_vnni"}),
-    ("host-avx512", {"avx512f"}),
-    ("host-avx2", {"avx2", "fma"}),
-    ("host-neon", {"asimd"}),
-)
-"""The shipped hosts, and the features that a CPU of each has; the best first."""
+"""What asks for the host with the registers of the CPU that code is made for, see `dialects.cpu`."""
 _SUFFIX = ".toml"
 
 
@@ -84,12 +77,6 @@ def shipped_machines() -> list[str]:
     return sorted(file.name.removesuffix(_SUFFIX) for file in files if file.name.endswith(_SUFFIX))
 
 
-def native_machine() -> str:
-    """The shipped machine that describes the CPU of this process best; "host" where none of them does."""
-    features = cpu_features() or frozenset()
-    return next((name for name, needed in _HOSTS if needed <= features), "host")
-
-
 def _installed_machine(name: str) -> str:
     """The path of the machine file that an installed package offers under this name, in the group `MACHINES`."""
     offered = {entry.name: entry for entry in installed(MACHINES)}
@@ -105,6 +92,11 @@ def _installed_machine(name: str) -> str:
         raise UserError(message) from error
 
 
+def _of_cpu(name: str) -> str:
+    """A name, or that of the shipped machine that "native" is."""
+    return chosen_cpu().machine if name == NATIVE else name
+
+
 def machine_text(name_or_path: str) -> tuple[str, str]:
     """
     The name to report and the text of a machine file: a shipped machine, one of an installed package, "native", or a
@@ -112,8 +104,7 @@ def machine_text(name_or_path: str) -> tuple[str, str]:
 
     Raises UserError for a name that is none of these and for a file that cannot be read.
     """
-    if name_or_path == NATIVE:
-        name_or_path = native_machine()
+    name_or_path = _of_cpu(name_or_path)
     if not name_or_path.endswith(_SUFFIX):
         if name_or_path in shipped_machines():
             file = name_or_path + _SUFFIX
@@ -159,7 +150,7 @@ def load_machine(name_or_path: str, options: Mapping[str, object] | None = None)
     """
     if options or name_or_path.endswith(_SUFFIX):
         return _load(name_or_path, options)
-    return _shipped(name_or_path).clone()
+    return _shipped(_of_cpu(name_or_path)).clone()
 
 
 @cache

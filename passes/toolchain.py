@@ -23,7 +23,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from penstock.dialects.cpu import features_of_macros
+from penstock.dialects.cpu import chosen_cpu, features_of_macros
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.files import keep, temporary_folder, write_whole
 from penstock.passes.code_cache import DIGITS, add, find, key_of, open_cache, private_folder
@@ -42,7 +42,6 @@ LIBRARIES = ("-lm", "-pthread")
 """What programs are linked with: those with parallel loops have threads."""
 
 WISHED_FLAGS = (
-    ("-march=native",),
     # Tuned for some CPUs, GCC 12 loads an operand of several multiply-adds again for each of them.
     ("-mtune=generic",),
     # What several multiply-adds read, carried from one iteration to the next, takes the registers of the sums.
@@ -61,7 +60,7 @@ WISHED_FLAGS = (
     # it as if it were aligned: the assembler takes the instructions that need no alignment, which are as fast.
     ("-Wa,-muse-unaligned-vector-move",),
 )
-"""Flags that make the code faster and that not every compiler knows."""
+"""Flags that make the code faster and that not every compiler knows, beside those of the CPU."""
 
 INSTALL = "install a C compiler (apt-get install gcc, or xcode-select --install), or: pip install 'penstock[cc]'"
 WITHOUT = "the interpreter backend does without one, and so does llvm: pip install 'penstock[llvm]'"
@@ -78,15 +77,15 @@ class Compiler:
     @property
     def identity(self) -> str:
         """What compiled code depends on besides its source: the compiler, its flags and, as they say so, the CPU."""
-        return "\n".join((*self.command, self.version, *NEEDED_FLAGS, *map(str, WISHED_FLAGS), _processor()))
+        return "\n".join((*self.command, self.version, *NEEDED_FLAGS, *map(str, _wishes()), _processor()))
 
     def flags(self) -> tuple[str, ...]:
         """The flags that this compiler takes; raises UserError if it compiles nothing at all."""
-        return _flags(self.command)
+        return _flags(self.command, _wishes())
 
     def features(self) -> tuple[str, ...]:
         """What code that it compiles needs of a CPU, see `dialects.cpu`."""
-        return _features(self.command)
+        return _features(self.command, self.flags())
 
     def run(self, arguments: tuple[str, ...], directory: Path) -> subprocess.CompletedProcess[str]:
         """Call it in a directory."""
@@ -136,9 +135,14 @@ def _version(command: tuple[str, ...]) -> str:
     return (found.stdout or found.stderr).partition("\n")[0]
 
 
+def _wishes() -> tuple[tuple[str, ...], ...]:
+    """The flags of the CPU that code is made for, and those of every CPU."""
+    return (chosen_cpu().flags, *WISHED_FLAGS)
+
+
 @cache
-def _flags(command: tuple[str, ...]) -> tuple[str, ...]:
-    everything = (*NEEDED_FLAGS, *(part for wish in WISHED_FLAGS for part in wish))
+def _flags(command: tuple[str, ...], wishes: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:
+    everything = (*NEEDED_FLAGS, *(part for wish in wishes for part in wish))
     if not _complaint(command, everything):
         return everything
     if complaint := _complaint(command, NEEDED_FLAGS):
@@ -146,15 +150,15 @@ def _flags(command: tuple[str, ...]) -> tuple[str, ...]:
             f'the C compiler "{command[0]}" does not compile an empty function: {complaint}', notes=[INSTALL]
         )
     flags = NEEDED_FLAGS
-    for wish in WISHED_FLAGS:
+    for wish in wishes:
         if not _complaint(command, (*flags, *wish)):
             flags = (*flags, *wish)
     return flags
 
 
 @cache
-def _features(command: tuple[str, ...]) -> tuple[str, ...]:
-    words = [*command, *_flags(command), "-dM", "-E", "-x", "c", os.devnull]
+def _features(command: tuple[str, ...], flags: tuple[str, ...]) -> tuple[str, ...]:
+    words = [*command, *flags, "-dM", "-E", "-x", "c", os.devnull]
     found = subprocess.run(words, capture_output=True, text=True, check=False)
     # Lines of `#define NAME VALUE`.
     return features_of_macros(line.split()[1] for line in found.stdout.splitlines() if line.startswith("#define "))

@@ -1,5 +1,6 @@
 """
-LLVM IR as machine code of this process, by llvmlite: for this CPU, without a C compiler, a linker, or files.
+LLVM IR as machine code of this process, by llvmlite: for the CPU that code is made for, see `dialects.cpu`, without a C
+compiler, a linker, or files.
 
 llvmlite is the extra `llvm`; it is imported when the first program is compiled.
 """
@@ -14,6 +15,7 @@ from itertools import count
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from penstock.dialects.cpu import Cpu, chosen_cpu
 from penstock.dialects.diagnostics import UserError
 from penstock.runtime.native import NativeModule
 
@@ -52,10 +54,10 @@ class JitLibrary:
         return self[name]
 
 
-class _Jit:
-    """LLVM for the CPU at hand."""
+class Jit:
+    """LLVM for a CPU; raises UserError without llvmlite."""
 
-    def __init__(self) -> None:
+    def __init__(self, cpu: Cpu) -> None:
         try:
             llvm: Any = import_module(f"{WHEEL}.binding")
         except ImportError as error:
@@ -63,12 +65,11 @@ class _Jit:
         self._llvm = llvm
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
-        self.cpu = llvm.get_host_cpu_name()
+        name, features = cpu.llvm or (llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())
         self.version = ".".join(map(str, llvm.llvm_version_info))
         target = llvm.Target.from_default_triple()
-        self.features: dict[str, bool] = dict(llvm.get_host_cpu_features())
         self._machine: Any = target.create_target_machine(
-            cpu=self.cpu, features=llvm.get_host_cpu_features().flatten(), opt=3, reloc="pic", codemodel="small"
+            cpu=name, features=features, opt=3, reloc="pic", codemodel="small"
         )
         self._jit: Any = llvm.create_lljit_compiler(self._machine)
         self._numbers = count()
@@ -87,7 +88,7 @@ class _Jit:
         return module
 
     def assembly(self, text: str) -> str:
-        """What a text becomes on this CPU."""
+        """What a text becomes on the CPU."""
         with self._lock:
             return str(self._machine.emit_assembly(self.optimised(text)))
 
@@ -101,10 +102,8 @@ class _Jit:
             return JitLibrary(builder.link(self._jit, f"penstock{next(self._numbers)}"), self._jit, names)
 
 
-@cache
-def jit() -> _Jit:
-    """LLVM in this process; raises UserError without llvmlite."""
-    return _Jit()
+jit = cache(Jit)
+"""LLVM for a CPU, once for each."""
 
 
 def load_source(source: LlvmSource) -> NativeModule:
@@ -115,7 +114,7 @@ def load_source(source: LlvmSource) -> NativeModule:
     f16.
     """
     try:
-        return NativeModule(source, jit().link(source.text, source.symbols))
+        return NativeModule(source, jit(chosen_cpu()).link(source.text, source.symbols))
     except RuntimeError as error:
         raise UserError(f"LLVM does not compile the program for this CPU: {error}") from None
 

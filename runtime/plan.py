@@ -46,7 +46,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.dialects.alignment import ALIGNMENT
-from penstock.dialects.cpu import architecture, cpu_features
+from penstock.dialects.cpu import architecture, chosen_cpu
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.element_bits import DType, is_narrow_integer, stored
 from penstock.dialects.files import release
@@ -164,10 +164,10 @@ class PlanFile:
         if made_for != architecture():
             message = f"the plan is code for {made_for}, and this is {architecture()}"
             raise UserError(message, loc=self.name, notes=[again])
-        have = cpu_features()
-        missing = [] if have is None else [each for each in features.split() if each not in have]
+        cpu = chosen_cpu()
+        missing = [each for each in features.split() if each not in cpu.features]
         if missing:
-            message = f"the plan needs features that this CPU does not have: {', '.join(missing)}"
+            message = f"the plan needs features that {cpu.title} does not have: {', '.join(missing)}"
             raise UserError(message, loc=self.name, notes=[again])
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from math import prod
 
 from penstock.dialects.alignment import ALIGNMENT
+from penstock.dialects.cpu import NATIVE_FLAGS
 from penstock.lowering.codegen.program import CParameter
 from penstock.lowering.codegen.text import comment_text
 from penstock.lowering.to_c.module import GENERATED, CSource
@@ -22,11 +23,11 @@ def folder_texts(source: CSource) -> dict[str, str]:
     """The files of text by name, each marked as generated."""
     name = source.name
     flags = " ".join(flag for flag in NEEDED_FLAGS if flag != "-fPIC")
-    (native,), *others = WISHED_FLAGS
+    native = " ".join(NATIVE_FLAGS)
     libraries = "-lm -pthread" if source.threads > 1 else "-lm"
     own = "".join(f"{each} " for each in source.options)
     command = f"cc {flags} {native} {name}.c {name}_main.c {own}{libraries} -o {name}"
-    by_gcc = " ".join(flag for wish in others for flag in wish)
+    by_gcc = " ".join(flag for wish in WISHED_FLAGS for flag in wish)
     if source.sizes:
         # What reads the inputs from files would have to know how large they are.
         return {

@@ -20,7 +20,6 @@ from programs import parsed_in_context
 
 import penstock
 from penstock.dialects.mem import CopyOp, memref_of, span_in_bytes
-from penstock.lowering.from_machine_toml import load_machine, native_machine
 from penstock.lowering.to_text import module_text
 from penstock.passes.analysis.kernels import kernels
 from penstock.runtime.interpreter import run_module
@@ -368,11 +367,6 @@ def test_the_sums_of_nested_loops_share_the_registers() -> None:
     ]
     engine = check(model(nodes, shape, {"scale": np.array(0.125, np.float32)}), shape, "host-avx2", "attention")
     assert '"registers"' in module_text(engine.ctx, engine.module)
-
-
-def test_native_is_a_shipped_machine() -> None:
-    assert load_machine("native").machine_name == native_machine()
-    assert load_machine("native").is_host
 
 
 TWO_PRODUCTS = """

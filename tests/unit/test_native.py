@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from xdsl.parser import Parser
 
 from penstock.dialects.context import make_context
+from penstock.dialects.cpu import chosen_cpu
 from penstock.dialects.diagnostics import UserError
 from penstock.lowering.to_c import CSource, emit_c
 from penstock.passes import toolchain as compilers
@@ -138,7 +139,8 @@ def test_flags_that_a_compiler_does_not_know_are_left_out(
     compiler: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = tmp_path / "plain-cc"
-    refused = "\n".join(f'    {wish[0]}) echo "unknown option" >&2; exit 1;;' for wish in compilers.WISHED_FLAGS)
+    wishes = (chosen_cpu().flags, *compilers.WISHED_FLAGS)
+    refused = "\n".join(f'    {wish[0]}) echo "unknown option" >&2; exit 1;;' for wish in wishes)
     plain.write_text(
         f'#!/bin/sh\nfor word in "$@"; do\n  case "$word" in\n{refused}\n  esac\ndone\n'
         f'exec {compiler.command[0]} "$@"\n'

@@ -10,6 +10,7 @@ import re
 import struct
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,7 @@ from onnx import TensorProto, helper, numpy_helper
 import penstock
 from penstock.dialects import cpu
 from penstock.dialects.diagnostics import UserError
-from penstock.passes import toolchain
-from penstock.passes.toolchain import Compiler, find_compiler
+from penstock.passes.toolchain import find_compiler
 from penstock.runtime.compiler import import_program
 from penstock.runtime.engine import Engine
 from penstock.runtime.plan import BLOCK_BYTES, DTYPES, checksum, is_plan, open_plan, plan_of_bytes, write_plan
@@ -280,8 +280,8 @@ def test_code_for_another_cpu_is_refused(contents: bytes, tmp_path: Path, monkey
     path.write_bytes(contents)
     features = find_compiler().features()
     if features:
-        lacking = frozenset(features[:-1])
-        monkeypatch.setattr("penstock.runtime.plan.cpu_features", lambda: lacking)
+        lacking = replace(cpu.chosen_cpu(), name=None, features=frozenset(features[:-1]))
+        monkeypatch.setattr("penstock.runtime.plan.chosen_cpu", lambda: lacking)
         with pytest.raises(UserError, match=f"features that this CPU does not have: {features[-1]}\n") as refused:
             Engine.load(path)
         assert refused.value.loc == str(path)
@@ -290,28 +290,6 @@ def test_code_for_another_cpu_is_refused(contents: bytes, tmp_path: Path, monkey
     monkeypatch.setattr("penstock.runtime.plan.architecture", lambda: "linux pdp11")
     with pytest.raises(UserError, match=f"the plan is code for {cpu.architecture()}, and this is linux pdp11"):
         Engine.load(path)
-
-
-def test_the_features_that_code_needs_are_those_of_this_cpu() -> None:
-    needs_compiler()
-    have = cpu.cpu_features()
-    if have is None:
-        pytest.skip("the system does not tell the features of the CPU")
-    assert set(find_compiler().features()) <= have
-    assert cpu.features_of_macros(["__AVX2__", "__FMA__", "__OTHER__"]) == ("fma", "avx2")
-
-
-def test_the_flags_say_what_code_needs(compiler_without_native: Compiler) -> None:
-    assert "avx2" not in compiler_without_native.features()
-
-
-@pytest.fixture
-def compiler_without_native(monkeypatch: pytest.MonkeyPatch) -> Compiler:
-    needs_compiler()
-    monkeypatch.setattr(toolchain, "WISHED_FLAGS", ())
-    # Another command, since what is known of a command is kept.
-    monkeypatch.setenv("CC", f"{find_compiler().command[0]} -DNOT_NATIVE")
-    return find_compiler()
 
 
 def test_a_plan_above_loop_level_has_its_weights() -> None:
