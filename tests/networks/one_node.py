@@ -81,9 +81,11 @@ def run_at(
         yield level, engine.run(list(inputs), {})
 
 
-def onnxruntime_of(model: ModelProto, inputs: Mapping[str, Array]) -> list[Array]:
-    """What onnxruntime computes."""
+def onnxruntime_of(model: ModelProto, inputs: Mapping[str, Array], *, is_fused: bool = True) -> list[Array]:
+    """What onnxruntime computes; node by node, unless `is_fused`."""
     options = cast(Any, onnxruntime).SessionOptions()
+    if not is_fused:
+        options.graph_optimization_level = cast(Any, onnxruntime).GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 3
     session = cast(Any, onnxruntime).InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]

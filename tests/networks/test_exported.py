@@ -72,7 +72,8 @@ def test_a_quantised_network_is_what_the_interpreter_computes(is_integer: bool) 
     from penstock.runtime.interpreter.graph import run_graph
 
     (ours,) = run_graph(program.module, [*inputs.values()], program.ctx.weights)
-    (theirs,) = onnxruntime_of(found, inputs)
+    # Fused into products of bytes, sums would saturate on some CPUs.
+    (theirs,) = onnxruntime_of(found, inputs, is_fused=False)
     # A step of the scale apart where a quotient is a half.
     assert error(theirs, ours) <= 0.05
     assert np.median(np.abs(theirs - ours)) <= TOLERANCE * np.abs(ours).max()

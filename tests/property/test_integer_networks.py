@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from byte_products import convolved
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -55,24 +56,6 @@ class Case:
 
     def weights(self, rng: np.random.Generator) -> Array:
         return rng.standard_normal((self.outputs, self.channels // self.group, self.kernel, self.kernel))
-
-    def convolve(self, x: Array, w: Array) -> Array:
-        """The convolution in the type of the operands, which is int64 or f64, written out."""
-        top, left, bottom, right = self.pads
-        x = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
-        reach = (self.kernel - 1) * self.dilation + 1
-        rows, columns = ((extent - reach) // self.stride + 1 for extent in x.shape[2:])
-        result = np.zeros((x.shape[0], self.outputs, rows, columns), x.dtype)
-        each, inner = self.outputs // self.group, self.channels // self.group
-        for out in range(self.outputs):
-            first = out // each * inner
-            for i in range(self.kernel):
-                for j in range(self.kernel):
-                    r, c = i * self.dilation, j * self.dilation
-                    part = x[:, first : first + inner, r : r + (rows - 1) * self.stride + 1 : self.stride]
-                    part = part[..., c : c + (columns - 1) * self.stride + 1 : self.stride]
-                    result[:, out] += np.einsum("nchw,c->nhw", part, w[out, :, i, j])
-        return result
 
 
 @st.composite
@@ -145,7 +128,7 @@ def test_a_layer_with_shifts_is_that_of_64_bit_integers(case: Case) -> None:
     program = Program(x.shape, f32)
     addend = program.weight("b", b) if case.bias else None
     real = program.emit(graph.ConvOp(program.x, program.weight("w", w), addend, **case.window))
-    exact = case.convolve(x.astype(np.float64), w.astype(np.float64))
+    exact = convolved(x.astype(np.float64), w.astype(np.float64), **case.window)
     if case.bias:
         exact += b.astype(np.float64).reshape(-1, 1, 1)
     if case.relu:
@@ -163,7 +146,7 @@ def test_a_layer_with_shifts_is_that_of_64_bit_integers(case: Case) -> None:
     stored = array_of(program, of_kind(module, graph.ConvOp).w)
     step = of_y / 2**shift  # of the sums
     whole = np.clip(np.rint(x.astype(np.float64) / of_x), -128, 127).astype(np.int64)
-    sums = case.convolve(whole, stored.astype(np.int64))
+    sums = convolved(whole, stored.astype(np.int64), **case.window)
     if case.bias:
         sums += np.rint(b.astype(np.float64) / step).astype(np.int64).reshape(-1, 1, 1)
     half = 1 << (shift - 1) if shift else 0
@@ -221,7 +204,7 @@ def test_integer_arithmetic_is_exact_for_all_zero_points(
     assert products
     assert all(tensor_of(operand).element_type == i8 for op in products for operand in op.operands[:2])
     centred = w.astype(np.int64) - zw.astype(np.int64).reshape([-1, 1, 1, 1] if per_channel else [])
-    sums = case.convolve(x.astype(np.int64) - int(zx), centred)
+    sums = convolved(x.astype(np.int64) - int(zx), centred, **case.window)
     if case.bias:
         sums += b.reshape(-1, 1, 1)
     factor = np.asarray(sx * sw / sy, np.float32).reshape([-1, 1, 1] if per_channel else [])

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from byte_products import byte_factors
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, ValueInfoProto, helper, numpy_helper
 
@@ -84,6 +85,10 @@ class Draw:
         """Any integers of a type."""
         info = np.iinfo(dtype)
         return self.integers(info.min, info.max, *shape, dtype=dtype)
+
+    def factors(self, *shape: int, dtype: Any) -> Array:
+        """Right factors of products of bytes."""
+        return byte_factors(self.rng, dtype, shape)
 
     def case(
         self,
@@ -426,7 +431,7 @@ def qlinear_conv(draw: Draw) -> Case:
     last, right = draw.flip(), draw.one_of(np.int8, np.uint8)
     shape = [1, size, size, channels] if last else [1, channels, size, size]
     x = draw.bytes(*shape, dtype=np.uint8)
-    w = draw.bytes(outputs, channels, 3, 3, dtype=right)
+    w = draw.factors(outputs, channels, 3, 3, dtype=right)
     bias = draw.integers(-999, 999, outputs, dtype=np.int32) if draw.flip() else None
     operands = [x, *_encoding(draw, np.uint8), w, *_encoding(draw, right), _single(0.5), np.array(128, np.uint8), bias]
     attributes: dict[str, Any] = {"channels_last": int(last)}
@@ -441,7 +446,7 @@ def qgemm(draw: Draw) -> Case:
     right = np.int8 if left == np.int8 else _byte(draw)
     turned = [draw.flip(), draw.flip()]
     a = draw.bytes(*((k, m) if turned[0] else (m, k)), dtype=left)
-    b = draw.bytes(*((n, k) if turned[1] else (k, n)), dtype=right)
+    b = draw.factors(*((n, k) if turned[1] else (k, n)), dtype=right)
     c = draw.integers(-9999, 9999, n, dtype=np.int32) if draw.flip() else None
     operands = [a, *_encoding(draw, left), b, *_columns(draw, right, n), c]
     if draw.flip():
@@ -460,7 +465,7 @@ def matmul_integer_to_float(draw: Draw) -> Case:
     own = _encoding(draw, left)
     bias = draw.floats(n) if draw.flip() else None
     a = draw.bytes(*draw.one_of([m, k], [2, m, k]), dtype=left)
-    operands = [a, draw.bytes(k, n, dtype=right), own[0], scale, own[1], zero, bias]
+    operands = [a, draw.factors(k, n, dtype=right), own[0], scale, own[1], zero, bias]
     if draw.flip(0.3):
         operands[4:6] = [None, None]
     return draw.case("MatMulIntegerToFloat", operands, known=[1, 2, 3, 4, 5, 6], atol=1e-3)
@@ -472,7 +477,7 @@ def dynamic_quantize_matmul(draw: Draw) -> Case:
     scale, zero = _columns(draw, right, n)
     bias = draw.floats(n) if draw.flip() else None
     a = draw.floats(*draw.one_of([m, k], [2, m, k]), low=draw.one_of(-2, 0), high=draw.one_of(3, 0.5))
-    operands = [a, draw.bytes(k, n, dtype=right), scale, zero if draw.flip(0.7) else None, bias]
+    operands = [a, draw.factors(k, n, dtype=right), scale, zero if draw.flip(0.7) else None, bias]
     return draw.case("DynamicQuantizeMatMul", operands, known=[1, 2, 3, 4], rtol=1e-3, atol=1e-3)
 
 
@@ -506,7 +511,7 @@ def dynamic_quantize_lstm(draw: Draw) -> Case:
     def weights(rows: int) -> tuple[Array, Array, Array]:
         shape = [count] if draw.flip() else [count, 4 * hidden]
         zeros = np.zeros(shape, dtype) if dtype == np.int8 else np.full(shape, 128, dtype)
-        return draw.bytes(count, rows, 4 * hidden, dtype=dtype), draw.floats(*shape, low=0.001, high=0.01), zeros
+        return draw.factors(count, rows, 4 * hidden, dtype=dtype), draw.floats(*shape, low=0.001, high=0.01), zeros
 
     (w, *of_w), (r, *of_r) = weights(inputs), weights(hidden)
     b = draw.floats(count, 8 * hidden, low=-0.5, high=0.5) if draw.flip() else None

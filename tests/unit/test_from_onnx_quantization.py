@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+from byte_products import byte_factors, convolved
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -141,18 +142,11 @@ TYPES = [(np.int8, np.int8), (np.uint8, np.int8), (np.uint8, np.uint8)]
 """What onnxruntime multiplies; a narrower choice than ours."""
 
 
-def integers(rng: np.random.Generator, dtype: Any, *shape: int) -> Array:
-    """Of the whole range; int8 of 7 bits, since onnxruntime saturates sums of products by uint8 on some processors."""
-    info = np.iinfo(dtype)
-    low, high = (-64, 63) if dtype == np.int8 else (int(info.min), int(info.max))
-    return rng.integers(low, high + 1, shape).astype(dtype)
-
-
 @pytest.mark.parametrize("types", TYPES, ids=lambda types: "-".join(np.dtype(each).name for each in types))
 @pytest.mark.parametrize("zeros", [(), (0, 0), (5, 0), (0, 3), (5, 3)], ids=str)
 def test_products_of_integer_matrices(types: tuple[Any, Any], zeros: tuple[int, ...]) -> None:
     rng = np.random.default_rng(4)
-    a, b = integers(rng, types[0], 3, 4, 6), integers(rng, types[1], 6, 5)
+    a, b = byte_factors(rng, types[0], (3, 4, 6)), byte_factors(rng, types[1], (6, 5))
     points = [np.asarray(zero, dtype) for zero, dtype in zip(zeros, types, strict=False)]
     program = agree("MatMulInteger", [a, b, *points], range(1, 2 + len(points)))
     assert count(program, graph.SubOp) == sum(zero != 0 for zero in zeros)
@@ -160,7 +154,11 @@ def test_products_of_integer_matrices(types: tuple[Any, Any], zeros: tuple[int, 
 
 def test_a_zero_point_for_each_column() -> None:
     rng = np.random.default_rng(5)
-    a, b, zero = integers(rng, np.uint8, 4, 6), integers(rng, np.uint8, 6, 5), integers(rng, np.uint8, 5)
+    a, b, zero = (
+        byte_factors(rng, np.uint8, (4, 6)),
+        byte_factors(rng, np.uint8, (6, 5)),
+        byte_factors(rng, np.uint8, (5,)),
+    )
     agree("MatMulInteger", [a, b, np.uint8(9), zero], [1, 2, 3])
 
 
@@ -171,13 +169,13 @@ def test_a_zero_point_for_each_column() -> None:
 def test_convolutions_of_integers_pad_with_the_zero_point(zero: int, attributes: dict[str, Any]) -> None:
     rng = np.random.default_rng(6)
     inputs = 4 // attributes.get("group", 1)
-    x, w = integers(rng, np.uint8, 1, 4, 7, 7), integers(rng, np.uint8, 6, inputs, 3, 3)
+    x, w = byte_factors(rng, np.uint8, (1, 4, 7, 7)), byte_factors(rng, np.uint8, (6, inputs, 3, 3))
     agree("ConvInteger", [x, w, np.uint8(zero)], [1, 2], **attributes)
 
 
 def test_narrow_operands_without_zero_points_stay_narrow_down_to_the_kernel() -> None:
     rng = np.random.default_rng(7)
-    program = agree("MatMulInteger", [integers(rng, np.uint8, 4, 6), integers(rng, np.int8, 6, 5)], [1])
+    program = agree("MatMulInteger", [byte_factors(rng, np.uint8, (4, 6)), byte_factors(rng, np.int8, (6, 5))], [1])
     (matmul,) = [op for op in program.module.walk() if isinstance(op, graph.MatmulOp)]
     assert [str(operand.type) for operand in matmul.operands] == ["tensor<4x6xui8>", "tensor<6x5xi8>"]
     run_passes(program.ctx, program.module, read_pipeline("graph-fuse,graph-to-tensor"))
@@ -188,7 +186,7 @@ def test_narrow_operands_without_zero_points_stay_narrow_down_to_the_kernel() ->
 
 def test_the_products_of_quantised_matrices_are_quantised_again() -> None:
     rng = np.random.default_rng(8)
-    a, b = integers(rng, np.uint8, 4, 6), integers(rng, np.int8, 6, 5)
+    a, b = byte_factors(rng, np.uint8, (4, 6)), byte_factors(rng, np.int8, (6, 5))
     scales = [np.float32(0.02), np.float32(0.05), np.float32(0.11)]
     operands = [a, scales[0], np.uint8(113), b, scales[1], np.int8(-4), scales[2], np.uint8(118)]
     program = agree("QLinearMatMul", operands, range(1, 8))
@@ -198,7 +196,7 @@ def test_the_products_of_quantised_matrices_are_quantised_again() -> None:
 @pytest.mark.parametrize("per_channel", [False, True])
 def test_quantised_convolutions_with_a_bias(per_channel: bool) -> None:
     rng = np.random.default_rng(9)
-    x, w = integers(rng, np.uint8, 1, 3, 6, 6), integers(rng, np.int8, 4, 3, 3, 3)
+    x, w = byte_factors(rng, np.uint8, (1, 3, 6, 6)), byte_factors(rng, np.int8, (4, 3, 3, 3))
     scale = rng.random(4).astype(np.float32) / 64 + 0.01 if per_channel else np.float32(0.013)
     zero = np.zeros(4, np.int8) if per_channel else np.int8(0)
     bias = rng.integers(-5000, 5000, 4).astype(np.int32)
@@ -239,24 +237,15 @@ def test_integer_convolutions_are_exact_at_every_level(
     inputs, outputs, group = channels
     rng = np.random.default_rng(seed)
     dtype = np.int8 if signed else np.uint8
-    x, w = integers(rng, dtype, 1, inputs, size, size), integers(rng, np.int8, outputs, inputs // group, 3, 3)
+    x, w = (
+        byte_factors(rng, dtype, (1, inputs, size, size)),
+        byte_factors(rng, np.int8, (outputs, inputs // group, 3, 3)),
+    )
     attributes: dict[str, Any] = {"pads": [2] * 4, "strides": [stride] * 2, "dilations": [dilation] * 2, "group": group}
     node = helper.make_node("ConvInteger", ["x", "w"], ["y"], **attributes)
-    expected = _convolved(x.astype(np.int32), w.astype(np.int32), group, stride, dilation)
+    expected = convolved(x.astype(np.int32), w.astype(np.int32), **attributes)
     model = model_of([node], {"w": w}, 10, x=x)
     program = import_program(model, {}, name="model")
     compare(run_module(program.module, [x], program.ctx.weights), [expected])
     compile_module(program.module, program.ctx, None, "loop")
     compare(run_module(program.module, [x], program.ctx.weights), [expected])
-
-
-def _convolved(x: Array, w: Array, group: int, stride: int, dilation: int) -> Array:
-    padded = np.pad(x, ((0, 0), (0, 0), (2, 2), (2, 2)))
-    reach = 2 * dilation + 1
-    windows = np.lib.stride_tricks.sliding_window_view(padded, (reach, reach), (2, 3))
-    windows = windows[:, :, ::stride, ::stride, ::dilation, ::dilation]
-    parts = [
-        np.einsum("nchwij,ocij->nohw", each, filters)
-        for each, filters in zip(np.split(windows, group, axis=1), np.split(w, group), strict=True)
-    ]
-    return np.concatenate(parts, axis=1)
