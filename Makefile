@@ -9,13 +9,14 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.t
 # One worker runs all tests of a module: they share networks and lowered programs.
 PYTEST_ARGS ?= -n auto --dist loadscope -q
 
-.PHONY: help demo test smoke exhaustive sanitize bench science docs site lint format clean
+.PHONY: help demo test smoke exhaustive hunt sanitize bench science docs site lint format clean
 
 help:
 	@echo "make demo    compile and run a small network on a scratchpad machine"
 	@echo "make test    the quick suite"
 	@echo "make smoke   a fixed part of the sweeps that the suite leaves out"
 	@echo "make exhaustive  the large sweeps that the suite leaves out, and fresh examples of the property tests"
+	@echo "make hunt SEED=1 MINUTES=10  all random searches from a seed, as far as they come in that time"
 	@echo "make sanitize  tests with all C compiled under the sanitizers of addresses and undefined behaviour"
 	@echo "make bench   the benchmarks"
 	@echo "make science figures of papers beside ours"
@@ -48,6 +49,11 @@ smoke: $(DEVELOPED)
 
 exhaustive: $(DEVELOPED)
 	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "slow or hypothesis" --hypothesis-profile=exhaustive $(SAMPLE)
+
+SEED ?= 1
+MINUTES ?= 10
+hunt: $(DEVELOPED)
+	$(BIN)/python -m tests.hunt --seed $(SEED) --minutes $(MINUTES)
 
 # Bounds of all buffers, and what C leaves undefined, are checked in all C that the tests compile: a fault ends the process.
 # TESTS are files or options of pytest; what is compiled is counted.
