@@ -2,7 +2,8 @@
 Compiles the digits network for a scratchpad machine, runs it at every level, and shows what was decided.
 
 `make demo` runs it. It imports `digits.onnx`, lowers it for a machine (gemmini-fp32 by default), runs the held-out
-images at the graph, tensor, loop and accel level on the interpreter and, from loop and accel level, as C, and prints:
+images at the graph level on the interpreter and, from loop and accel level, as C, the first of them on the interpreter
+at the tensor, loop and accel level too, and prints:
 
 - whether all levels agree with the graph level, and how many digits each recognises;
 - the map of every scratchpad: what lies where and when, its peak against the capacity and the lower bound;
@@ -336,7 +337,7 @@ def main() -> int:
     parser.add_argument("--output-dir", type=Path, default=Path("build/digits"), help="where the files go")
     parser.add_argument("--images", type=int, default=None, help="how many of the 360 images; all by default")
     parser.add_argument(
-        "--interpret", type=int, default=360, help="how many of them the interpreter runs below graph level; all"
+        "--interpret", type=int, default=60, help="how many of them the interpreter runs below graph level: 60"
     )
     args = parser.parse_args()
     try:
