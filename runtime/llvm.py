@@ -8,6 +8,7 @@ llvmlite is the extra `llvm`; it is imported when the first program is compiled.
 from __future__ import annotations
 
 import ctypes
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from penstock.lowering.to_llvm import LlvmSource
 
 WHEEL = "llvmlite"
+F16_FUNCTIONS = "libgcc_s.so.1"
+"""The library with what LLVM calls where a CPU of x86 has no instructions for conversions of f16."""
 INSTALL = "install it: pip install 'penstock[llvm]'"
 
 
@@ -65,6 +68,10 @@ class Jit:
         self._llvm = llvm
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
+        if "f16c" not in cpu.features:
+            # Without it, or in one before GCC 12, programs that need them are refused.
+            with suppress(RuntimeError):
+                llvm.load_library_permanently(F16_FUNCTIONS)
         name, features = cpu.llvm or (llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())
         self.version = ".".join(map(str, llvm.llvm_version_info))
         target = llvm.Target.from_default_triple()
@@ -110,13 +117,15 @@ def load_source(source: LlvmSource) -> NativeModule:
     """
     Compile and load a program.
 
-    Raises UserError without llvmlite, and where this CPU lacks what LLVM calls a function for, such as conversions of
-    f16.
+    Raises UserError without llvmlite, and where the CPU lacks what LLVM calls a function for that is not there, such as
+    conversions of f16.
     """
+    cpu = chosen_cpu()
     try:
-        return NativeModule(source, jit(chosen_cpu()).link(source.text, source.symbols))
+        return NativeModule(source, jit(cpu).link(source.text, source.symbols))
     except RuntimeError as error:
-        raise UserError(f"LLVM does not compile the program for this CPU: {error}") from None
+        notes = ["the backend native, which is C, has functions of its own for what a CPU lacks"]
+        raise UserError(f"LLVM does not compile the program for {cpu.title}: {error}", notes=notes) from None
 
 
 def load_llvm(module: ModuleOp) -> NativeModule:

@@ -322,11 +322,15 @@ static inline pen_{N} pen_fma_{N}(pen_{N} a, pen_{N} b, pen_{N} c) {{
 _JOINED = "  return (pen_{N})(((first | second) & {MAX}) | (first & second));"
 _JOINED_AT_ONCE = """\
 #if {HAS_EXTREMA}
-  return (pen_{N})__builtin_ia32_pternlog{W}512_mask(first, second, (pen_bits_{N}){{0}} + {MAX}, 0xe8, -1);
+  typedef {WORD} words __attribute__((vector_size({BYTES})));
+  return (pen_{N})__builtin_ia32_pternlog{W}512_mask((words)first, (words)second, (words){{0}} + {MAX}, 0xe8, -1);
 #else
 {OTHERWISE}
 #endif"""
-"""The bits that two of three have, which a processor may know as one operation."""
+"""
+The bits that two of three have, which a processor may know as one operation. GCC takes `long long`, which `int64_t` may
+not be.
+"""
 
 
 def vector_helpers(key: str) -> str:
@@ -356,8 +360,10 @@ def vector_helpers(key: str) -> str:
     name, most = f"{element}x{count}", "INT64_MAX" if element == "f64" else "INT32_MAX"
     joined = _JOINED.format(N=name, MAX=most)
     if width == 64:
-        word = "q" if element == "f64" else "d"
-        joined = _JOINED_AT_ONCE.format(N=name, MAX=most, W=word, HAS_EXTREMA=has_extrema, OTHERWISE=joined)
+        letter, word = ("q", "long long") if element == "f64" else ("d", "int")
+        joined = _JOINED_AT_ONCE.format(
+            N=name, MAX=most, W=letter, WORD=word, BYTES=width, HAS_EXTREMA=has_extrema, OTHERWISE=joined
+        )
     return _HELPERS.format(
         T="double" if element == "f64" else "float",
         N=name,

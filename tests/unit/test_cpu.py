@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,9 @@ from penstock.dialects import cpu
 from penstock.dialects.cpu import CPUS, FEATURES, VARIABLE, Cpu, chosen_cpu
 from penstock.dialects.diagnostics import UserError
 from penstock.lowering.from_machine_toml import load_machine
-from penstock.passes.toolchain import find_compiler
+from penstock.lowering.to_c.prelude import prelude
+from penstock.lowering.to_c.vectors import VECTOR
+from penstock.passes.toolchain import build_library, find_compiler
 from penstock.runtime.engine import Engine
 
 HERE = [each for each in CPUS if platform.machine().lower() in each.processors]
@@ -65,6 +68,37 @@ def test_machine_flags_and_cache_follow_the_name(each: Cpu, monkeypatch: pytest.
     if each.flags[0] not in find_compiler().flags():
         pytest.skip("an old compiler, which does not know the CPU")
     assert set(find_compiler().features()) == each.features & set(FEATURES.values())
+
+
+def used(lanes: int, element: str) -> str:
+    """A function that calls every helper of a vector."""
+    name = f"{element}x{lanes}"
+    calls = f"pen_held_{name}(pen_splat_{name}(1)) + (pen_{name})pen_unsigned_{name}(a[1])"
+    if element.startswith("f"):
+        calls = (
+            f"pen_maximum_{name}(pen_minimum_{name}(pen_splat_{name}(1), a[1]), pen_round_even_{name}("
+            f"pen_fma_{name}(a[0], a[1], pen_every_second_{name}((const void *)a))))"
+        )
+    return f"void use_{name}(pen_{name} *a);\nvoid use_{name}(pen_{name} *a) {{ a[0] = {calls}; }}\n"
+
+
+@pytest.mark.parametrize("each", HERE, ids=name_of)
+def test_the_compiler_takes_vectors_of_every_machine_for_every_cpu(each: Cpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    needs_compiler()
+    at_hand(monkeypatch, None)
+    monkeypatch.setenv(VARIABLE, str(each.name))
+    sizes = {"i8": 1, "i16": 2, "i32": 4, "i64": 8, "f32": 4, "f64": 8}
+    vectors = [(width // size, element) for element, size in sizes.items() for width in (16, 32, 64)]
+    helpers = prelude([f"{VECTOR}{element}x{lanes}" for lanes, element in vectors], {})
+    # It is not loaded, so the CPU at hand need not execute it.
+    includes = "#include <math.h>\n#include <stdint.h>\n"
+    build_library("vectors", {"vectors.c": "\n".join([includes, helpers, *(used(*vector) for vector in vectors)])})
+
+
+def test_the_documentation_lists_them(repository: Path) -> None:
+    text = (repository / "docs" / "commands.md").read_text()
+    lines = re.findall(r"\| `([a-z0-9-]+)` \| `(host[a-z0-9-]*)` \| `(-march[^`]*)` \|", text)
+    assert lines == [(each.name, each.machine, " ".join(each.flags)) for each in CPUS]
 
 
 def test_the_features_that_code_needs_are_those_of_the_cpu() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import platform
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,7 +15,7 @@ from programs import verified
 
 import penstock
 from penstock.dialects.context import make_context
-from penstock.dialects.cpu import CPUS, chosen_cpu
+from penstock.dialects.cpu import CPUS, VARIABLE
 from penstock.dialects.diagnostics import UserError
 from penstock.lowering.from_text import SourceText, parse_text
 from penstock.lowering.to_c import emit_c
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from tests.conftest import Command
 
 Array = NDArray[Any]
+IS_X86 = platform.machine().lower() in ("x86_64", "amd64")
 
 TEXT = """func.func @main(%x: tensor<4x64xf32> {graph.name = "x"}) -> (tensor<4x48xf32> {graph.name = "y"}) {
   %w = graph.constant dense<0.5> : tensor<64x48xf32>
@@ -99,7 +101,7 @@ def test_a_context_is_laid_out_as_that_of_c() -> None:
 
 def test_the_sums_of_a_block_are_in_registers() -> None:
     needs_llvm()
-    if chosen_cpu().processors[0] != "x86_64":
+    if not IS_X86:
         pytest.skip("reads the assembly of x86")
     # Assembly is not executed, so the CPU at hand need not have them.
     assembly = Jit(next(each for each in CPUS if each.name == "avx2")).assembly(emit_llvm(verified(PRODUCT)).text)
@@ -110,6 +112,18 @@ def test_the_sums_of_a_block_are_in_registers() -> None:
     assembly = Jit(next(each for each in CPUS if each.name == "sse2")).assembly(emit_llvm(verified(PRODUCT)).text)
     assert "vfmadd" not in assembly
     assert "%ymm" not in assembly
+
+
+def test_halves_are_converted_where_the_cpu_has_no_instructions_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    needs_llvm()
+    if not IS_X86:
+        pytest.skip("other CPUs have them")
+    monkeypatch.setenv(VARIABLE, "sse2")
+    operands = [("x", memref((24,), "f16")), ("y", memref((24,), "f16"))]
+    body = "^bb0(%a: f16, %b: f16):\n%r = arith.addf %a, %a : f16\nlinalg.yield %r : f16"
+    module = verified(main(operands, generic("i", ["i", "i"], "p", operands, body)))
+    x = np.array([0.0, -0.0, 1.5, 65504, -6e-8, np.inf, 1e-5, 333] * 3, np.float16)
+    agree(module, [x])
 
 
 def test_an_op_that_is_not_known_is_refused_where_it_stands() -> None:
