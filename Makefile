@@ -9,11 +9,12 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.t
 # One worker runs all tests of a module: they share networks and lowered programs.
 PYTEST_ARGS ?= -n auto --dist loadscope -q
 
-.PHONY: help demo test smoke exhaustive hunt sanitize bench science docs site lint format clean
+.PHONY: help demo test test-cpu smoke exhaustive hunt sanitize bench science docs site lint format clean
 
 help:
 	@echo "make demo    compile and run a small network on a scratchpad machine"
 	@echo "make test    the quick suite"
+	@echo "make test-cpu  tests of native code, compiled for narrower CPUs than the one at hand"
 	@echo "make smoke   a fixed part of the sweeps that the suite leaves out"
 	@echo "make exhaustive  the large sweeps that the suite leaves out, and fresh examples of the property tests"
 	@echo "make hunt SEED=1 MINUTES=10  all random searches from a seed, as far as they come in that time"
@@ -42,6 +43,22 @@ demo: $(INSTALLED)
 
 test: $(DEVELOPED)
 	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "not slow"
+
+# What runs native code of every kind. A CPU whose code does not run here is left out, and why is said.
+HOST_TILES := test_vectors_of_columns_are_for_rows_that_they_fill_and_that_lie_together \
+	test_the_sums_of_nested_loops_share_the_registers
+CPU_TESTS := tests/unit/test_to_c.py tests/unit/test_row_tiles.py tests/property/test_to_c.py \
+	tests/property/test_byte_products.py $(addprefix tests/unit/test_host_tiles.py::,$(HOST_TILES))
+test-cpu: $(DEVELOPED)
+	set -e; for cpu in sse2 avx2; do \
+		export PENSTOCK_CPU=$$cpu; \
+		if $(BIN)/penstock machines validate native; then \
+			echo "native code for $$cpu:"; \
+			$(BIN)/python -m pytest $(PYTEST_ARGS) -m "not slow" $(CPU_TESTS); \
+		else \
+			echo "no native code for $$cpu"; \
+		fi; \
+	done
 
 # Always the same one of so many parts of the sweeps, with always the same examples.
 smoke: $(DEVELOPED)
