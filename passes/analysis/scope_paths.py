@@ -42,6 +42,19 @@ def intermediates(target: TargetOp, start: str, end: str) -> tuple[str, ...]:
     return () if path is None else path[1:-1]
 
 
+def stop_between(target: TargetOp, start: str, end: str) -> str | None:
+    """
+    The scope that data reaches first from `start` to `end`, where no engine goes all the way; None if it cannot arrive.
+
+    It is the next one on the path. Where there is none, data takes the way off chip to the first scope from where a
+    path leads to `end`: at the last off chip itself ("dram").
+    """
+    if (path := scope_path(target, start, end)) is not None:
+        return path[1]
+    outwards = scope_path(target, start, DRAM) or ()
+    return next((scope for scope in outwards[1:] if scope_path(target, scope, end) is not None), None)
+
+
 def no_path(target: TargetOp, start: str, end: str, op: Operation) -> UserError:
     """The error for data that `op` needs and that cannot get from scope `start` to scope `end`."""
     engines = [

@@ -14,13 +14,14 @@ from xdsl.ir import Attribute, SSAValue
 from xdsl.passes import ModulePass
 
 from penstock.dialects.diagnostics import UserError
-from penstock.dialects.machine import TargetOp
+from penstock.dialects.machine import DRAM, TargetOp
 from penstock.dialects.mem import BufferOp, CopyOp, element_bytes, span_in_bytes
+from penstock.dialects.remarks import remark
 from penstock.passes.analysis.kernels import machine_kernels
 from penstock.passes.analysis.loops import nest_around, trip_count
 from penstock.passes.analysis.memory.memory_problems import bytes_taken
 from penstock.passes.analysis.memory.storage import in_scope
-from penstock.passes.analysis.scope_paths import no_path, scope_path
+from penstock.passes.analysis.scope_paths import no_path, stop_between
 from penstock.passes.planning.problem import Limits
 from penstock.passes.schedule.deciding import run_section
 from penstock.passes.schedule.footprint import Footprint
@@ -47,23 +48,23 @@ class Level:
 
 @dataclass(frozen=True)
 class Detour:
-    """A copy between scopes that no engine joins, and the scope that comes next on its path."""
+    """A copy between scopes that no engine joins, and the scope by way of which it is made."""
 
     copy: CopyOp
     through: str
 
 
 def detours(function: func.FuncOp, target: TargetOp) -> list[Detour]:
-    """The copies of a kernel that no engine makes, in order. Raises UserError where not even a path leads."""
+    """The copies of a kernel that no engine makes, in order. Raises UserError where it cannot be made at all."""
     found: list[Detour] = []
     for copy in [op for op in function.walk() if isinstance(op, CopyOp)]:
         start, end = place_of(copy.source), place_of(copy.dest)
         if target.dma_between(start, end) is not None:
             continue
-        path = scope_path(target, start, end)
-        if path is None:
+        through = stop_between(target, start, end)
+        if through is None:
             raise no_path(target, start, end, copy)
-        found.append(Detour(copy, path[1]))
+        found.append(Detour(copy, through))
     return found
 
 
@@ -112,7 +113,7 @@ class Routing:
         """
         Write the places as the schedule of a kernel.
 
-        Raises UserError for a copy between scopes that no path of engines joins.
+        Raises UserError for a copy between scopes that engines join in no way.
         """
         kernel, target = schedule.state.kernel, schedule.state.target
         assert target is not None
@@ -120,6 +121,9 @@ class Routing:
             depths = self._choose(schedule.state, found, target)
             handles = schedule.handles(detour.copy for detour in found)
             for detour, depth, handle in zip(found, depths, handles, strict=True):
+                if detour.through == DRAM:
+                    ends = f'from "{place_of(detour.copy.source)}" to "{place_of(detour.copy.dest)}"'
+                    remark(detour.copy, "missed", f"copied by way of off chip: no engine leads {ends}")
                 out = len(_loops(detour.copy)) - depth
                 loop = schedule.parent(handle, scf.ForOp.name, out) if out > 0 else None
                 schedule.stage_in(handle, 0, detour.through, at=loop)
@@ -140,7 +144,7 @@ class Routing:
         self, function: func.FuncOp, found: Sequence[Detour], chosen: Sequence[Level], target: TargetOp
     ) -> set[str]:
         """The scopes that a plan which is made at once does not fit beside what is reserved."""
-        scopes = dict.fromkeys(detour.through for detour in found)
+        scopes = dict.fromkeys(detour.through for detour in found if detour.through != DRAM)
         room = {scope: int(target.scope(scope).size_bytes * (1 - self.reserve)) for scope in scopes}
         sizes = [(op.scope, op.size_in_bytes) for op in function.walk() if isinstance(op, BufferOp)]
         sizes += [(detour.through, level.size) for detour, level in zip(found, chosen, strict=True)]
@@ -182,11 +186,12 @@ class PromoteLevelsPass(ModulePass):
     Route every `mem.copy` of the machine's kernels along a path of DMA engines, through buffers that are filled early.
 
     Requires the loop level, promoted, its scopes not planned yet. Where no engine joins the two scopes of a copy, it
-    becomes one copy for each step of a shortest path. What a step only reads is fetched before the outermost loop
-    before which all that the loops read of it, a static box, still fits: then those loops read the scope
-    between, and not the chip's edge. What is written in the loops takes the same path a tile at a time. Guarantees:
-    an engine makes every copy, and the planner `first-fit-by-size` finds a plan for the scopes between, if it does
-    when all goes a tile at a time. Raises UserError for a copy that no path of engines makes.
+    becomes one copy for each step of a shortest path; where none leads there on chip, of the way off chip and back,
+    which a remark says. What a step only reads is fetched before the outermost loop before which all that the loops
+    read of it, a static box, still fits: then those loops read the scope between, and not the chip's edge. What is
+    written in the loops takes the same path a tile at a time. Guarantees: an engine makes every copy, and the planner
+    `first-fit-by-size` finds a plan for the scopes between, if it does when all goes a tile at a time. Raises UserError
+    for a copy that engines make in no way.
 
     Before:
     ```mlir

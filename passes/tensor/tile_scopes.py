@@ -96,8 +96,6 @@ def unpadded(value: SSAValue, match: Match, number: int, target: TargetOp) -> st
         return None
     if scope == DRAM:
         return f"no engine pads a window of %{pad.source.name_hint or 'a tensor'} off chip"
-    if _made_by(pad.source) is not None:
-        return f"no engine copies a window of %{pad.source.name_hint or 'a tensor'}, which is on chip, and pads it"
     engine = engine_into(scope, target)
     limit = 0 if engine is None else engine.pad_limit
     widths = [*pad.static_low.get_values(), *pad.static_high.get_values()]

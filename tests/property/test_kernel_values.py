@@ -16,14 +16,16 @@ from penstock.tools.fuzz.kernel_texts import KernelWriter, mutated
 
 
 def check(seed: int, machine: str | None, backend: Backend) -> None:
-    rng = random.Random(seed)
-    writer = KernelWriter(rng)
-    text = writer.text()
-    shape = writer.sizes["N"], writer.sizes["M"]
+    writer = KernelWriter(random.Random(seed))
+    check_text(writer.text(), writer.sizes, machine, backend, seed)
+
+
+def check_text(text: str, sizes: dict[str, int], machine: str | None, backend: Backend, seed: int = 0) -> None:
+    shape = sizes["N"], sizes["M"]
     numbers = np.random.default_rng(seed)
     arguments: list[Array] = [numbers.integers(-3, 4, each).astype(np.float64) for each in (shape, shape, shape[1:])]
     block = int(text[len("kernel f[B = ")])
-    (expected,) = results_of(text, arguments, {**writer.sizes, "B": block})
+    (expected,) = results_of(text, arguments, {**sizes, "B": block})
     kernel = penstock.kernel(text, machine=machine, backend=backend)
     found = kernel(*(each.astype(np.float32) for each in arguments))
     np.testing.assert_array_equal(found, expected, err_msg=text)
@@ -72,3 +74,43 @@ def test_compiled_kernels_compute_it_too(machine: str | None) -> None:
 def test_a_selection_by_the_row_is_vectorised_right() -> None:
     # GCC 12 without jump threading takes the wrong side of it.
     check(44, None, "native")
+
+
+@pytest.mark.parametrize(
+    ("body", "rows"),
+    [
+        pytest.param(
+            """
+            f32 t[N, M]
+            t[i, j] = v[j] - t[i - 2, j else 1]
+            y[i, j] = a[i, j] + t[i, j]""",
+            5,
+            id="a row that later rows read, put into a local",
+        ),
+        pytest.param(
+            """
+            f32 t[N, M]
+            grid i0 in 0:N:B {
+              tile = b[i0:+B, : else 2]
+              tile = tile + max(tile, 1)
+              t[i0:+B, :] = tile
+            }
+            y[i, j] = a[i, j] + t[i, j] + t[i, j - 1 else 3]""",
+            5,
+            id="a padded window of what tiles are put into",
+        ),
+        pytest.param(
+            """
+            f32 t[N, M] = b
+            for n in 0:N {
+              t[n, j] += a[n, j]
+            }
+            y[i, j] = a[i, j] + t[i, j] - t[i + 1, j - 2 else 3] + v[j]""",
+            5,
+            id="a padded window of what a loop updates",
+        ),
+    ],
+)
+def test_what_no_engine_copies_on_chip_goes_another_way(body: str, rows: int) -> None:
+    text = f"kernel f[B = 3](f32 a[N, M], f32 b[N, M], f32 v[M]) -> (f32 y[N, M]) {{{body}\n}}"
+    check_text(text, {"N": rows, "M": 5}, "rapid-core-like", "interpreter")

@@ -23,10 +23,12 @@ from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.machine import TargetOp
 from penstock.dialects.mem import BufferOp, CopyOp
+from penstock.dialects.remarks import Remark, listening
 from penstock.dialects.weights import WeightStore
 from penstock.lowering.from_machine_toml import read_machine
 from penstock.passes.analysis.kernels import machine_kernels, partition, share_on_machine
-from penstock.passes.analysis.scope_paths import scope_path
+from penstock.passes.analysis.scope_paths import scope_path, stop_between
+from penstock.passes.schedule.staging import place_of
 from penstock.runtime.compiler import compile_module
 from penstock.runtime.interpreter import Counters, run_module
 from penstock.runtime.native import load_native
@@ -265,6 +267,49 @@ def test_a_path_does_not_lead_over_the_chips_edge() -> None:
     text = BEGIN + scope("p", 64, "dram") + scope("q", 64, "dram")
     text += engine("a", "outer", "dram", ["p", "q"]) + engine("b", "outer", "p", ["dram"])
     assert scope_path(machine(text), "p", "q") is None
+
+
+def test_where_no_path_leads_the_way_off_chip_does() -> None:
+    text = BEGIN + scope("p", 64, "dram") + scope("q", 64, "dram")
+    text += engine("a", "outer", "dram", ["p", "q"]) + engine("b", "outer", "p", ["dram"])
+    target = machine(text)
+    assert [stop_between(target, "p", end) for end in ("q", "p", "dram")] == ["dram", "dram", "dram"]
+    assert stop_between(target, "q", "p") is None, "no engine leads out of it"
+    assert stop_between(machine(two_levels()), "acc", "acc") == "sram", "from where a path leads back"
+
+
+WITHIN_A_SCOPE = """
+func.func @main(%x: memref<4xf32> {graph.name = "x"}, %y: memref<4xf32> {graph.output = "y"}) {
+  func.call @k(%x, %y) : (memref<4xf32>, memref<4xf32>) -> ()
+  func.return
+}
+func.func private @k(%x: memref<4xf32>, %y: memref<4xf32>) attributes {device = @two} {
+  %seven = arith.constant 7.0 : f32
+  %here = mem.buffer : memref<4xf32, "p">
+  mem.copy %x to %here : memref<4xf32> to memref<4xf32, "p">
+  %there = mem.buffer : memref<4xf32, "p">
+  mem.copy %here[-2] to %there else %seven : memref<4xf32, "p"> to memref<4xf32, "p">
+  mem.copy %there to %y : memref<4xf32, "p"> to memref<4xf32>
+  func.return
+}
+"""
+
+
+def test_a_copy_that_goes_off_chip_is_said_and_moves_what_it_did() -> None:
+    text = BEGIN + scope("p", 64, "dram") + engine("a", "outer", "dram", ["p"]) + engine("b", "outer", "p", ["dram"])
+    ctx = make_context()
+    module = Parser(ctx, WITHIN_A_SCOPE).parse_module()
+    Rewriter.insert_op(machine(text), InsertPoint.at_start(module.body.block))
+    remarks: list[Remark] = []
+    with listening(remarks.append):
+        run_passes(ctx, module, read_pipeline("promote-levels"))
+    assert [(each.kind, each.message) for each in remarks] == [
+        ("missed", 'copied by way of off chip: no engine leads from "p" to "p"')
+    ]
+    copies = [op for op in module.walk() if isinstance(op, CopyOp)]
+    assert [place_of(op.dest) for op in copies] == ["p", "dram", "p", "dram"]
+    x = np.arange(1, 5, dtype=np.float32)
+    np.testing.assert_array_equal(run_module(module, [x], ctx.weights)[0], [7, 7, 1, 2])
 
 
 def test_what_leaves_its_result_in_a_scope_that_no_path_leaves_runs_on_the_host() -> None:
