@@ -109,6 +109,16 @@ def test_a_selection_by_the_row_is_vectorised_right() -> None:
             5,
             id="a padded window of what a loop updates",
         ),
+        pytest.param(
+            """
+            f32 t[N, M] = 1
+            for i0 in 0:N:B {
+              t[i0:+B, :] += b[i0:+B, : else 0]
+            }
+            y[i, j] = a[i, j] + t[i, j] + t[i - 1, j - 2 else 3]""",
+            2,
+            id="a sum that begins as a pad",
+        ),
     ],
 )
 def test_what_no_engine_copies_on_chip_goes_another_way(body: str, rows: int) -> None:

@@ -465,12 +465,16 @@ class BufferAssignment:
     # destinations of fresh values
 
     def _assign(self, own_buffers: set[SSAValue]) -> None:
+        on_machine = device_of(self.function) not in (None, HOST)
         for block in self.function.body.blocks:
             terminator = block.last_op
             if isinstance(terminator, func.ReturnOp):
                 for index, value in enumerate(terminator.arguments):
                     root = _whole_origin(value) if is_tensor(value) else None
-                    if root is not None and root not in own_buffers:
+                    if root is None or root in own_buffers:
+                        continue
+                    # No engine pads what it stores off chip: what goes on from a pad is stored when it is complete.
+                    if not (on_machine and (isinstance(root.owner, tensor.PadOp) or window_of(root) is not None)):
                         self.assigned.setdefault(root, OutArgument(index))
         for op in self.function.walk():
             if isinstance(op, scf.YieldOp) and isinstance(branch := op.parent_op(), scf.IfOp):
@@ -478,7 +482,7 @@ class BufferAssignment:
                     root = _whole_origin(value) if is_tensor(value) else None
                     if root is not None and root not in own_buffers and _is_inside(root, op.parent):
                         self.assigned.setdefault(root, BranchResult(result))
-        if device_of(self.function) not in (None, HOST):
+        if on_machine:
             # there a tile is computed in a scope and then stored: its buffer is not the destination
             return
         for op in self.function.walk():
