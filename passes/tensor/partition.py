@@ -20,7 +20,7 @@ from math import prod
 
 from xdsl.dialects import func, tensor
 from xdsl.dialects.builtin import FileLineColLoc, IntegerAttr, ModuleOp, NameLoc, TensorType, i64
-from xdsl.dialects.linalg.ops import GenericOp
+from xdsl.dialects.linalg.ops import GenericOp, IndexOp
 from xdsl.ir import SSAValue
 from xdsl.utils.hints import isa
 
@@ -106,7 +106,8 @@ def _is_computed(value: SSAValue) -> bool:
 
 def is_fill(generic: GenericOp) -> bool:
     """Whether `generic` only gives every element of its output the same value."""
-    return not generic.inputs and not has_reduction(generic)
+    by_index = any(isinstance(op, IndexOp) for op in generic.body.block.ops)
+    return not generic.inputs and not has_reduction(generic) and not by_index
 
 
 def runs_on_a_unit(generics: list[GenericOp], target: TargetOp | None) -> bool:

@@ -119,6 +119,18 @@ def test_a_selection_by_the_row_is_vectorised_right() -> None:
             2,
             id="a sum that begins as a pad",
         ),
+        pytest.param(
+            """
+            f32 t[N, M]
+            t[0, j] = a[0, j] - b[1, j]
+            t[i in 1:N, j] = cast(f32, j)
+            f32 u[N, M]
+            u[0, j] = t[0, j - 1 else 3] - b[0, j]
+            u[i in 1:N, j] = 2 * b[i, j]
+            y[i, j] = t[i, j] + u[i, j]""",
+            5,
+            id="coordinates",
+        ),
     ],
 )
 def test_what_no_engine_copies_on_chip_goes_another_way(body: str, rows: int) -> None:
