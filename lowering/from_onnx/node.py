@@ -113,6 +113,13 @@ def one_of(numbers: Array, what: str) -> Any:
     return numbers.ravel()[0]
 
 
+def _integers(numbers: Array, what: str) -> Array:
+    """An array that must be of integers or of sizes; raises VerifyException for others; `what` is it in the message."""
+    if numbers.dtype.kind not in "iuO":
+        raise VerifyException(f"the {what} must be integers, and are {numbers.dtype}")
+    return numbers
+
+
 class Builder(Protocol):
     """Where the ops and constants of a node go."""
 
@@ -248,12 +255,12 @@ class OnnxNode:
 
     def sizes_of(self, index: int, what: str) -> list[int]:
         """A list of sizes, of which some may be Dims; they must be computed from constants and shapes."""
-        flat = cast(list[Size], self._known(index, what).ravel().tolist())
+        flat = cast(list[Size], _integers(self._known(index, what), what).ravel().tolist())
         return [cast("Int", size) for size in flat]
 
     def ints_of(self, index: int, what: str) -> list[int]:
         """A list of integers that must be known at import."""
-        return [int(number) for number in self.array(index, what).ravel()]
+        return [int(number) for number in _integers(self.array(index, what), what).ravel()]
 
     def listed(self, name: str, index: Int, since: Int) -> list[Int] | None:
         """Integers that are an attribute before operator set `since`, then an input; None if they are not given."""

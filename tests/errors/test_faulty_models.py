@@ -87,6 +87,14 @@ FAULTS: dict[str, tuple[ModelProto, str]] = {
         ),
         'node "pad" (Pad): ',
     ),
+    "repeats that are no integers": (
+        model(node("Tile", "x w", "y", "tiles"), weights=[numpy_helper.from_array(np.ones(2, np.float32), "w")]),
+        'node "tiles" (Tile): the repeats must be integers, and are float32',
+    ),
+    "axes that are no integers": (
+        model(node("Unsqueeze", "x w", "y", "more"), weights=[numpy_helper.from_array(np.ones(1, np.float32), "w")]),
+        'node "more" (Unsqueeze): the axes must be integers, and are float32',
+    ),
     # Numbers that are none, or several.
     "a count of no number": (
         model(node("TopK", "x w", "y i", "largest"), weights=[NONE], outputs=[value("y", 2, 3)]),
