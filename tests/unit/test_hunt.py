@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import shlex
 import subprocess
@@ -194,3 +195,23 @@ def test_every_known_fault_is_a_test_and_has_a_reason(repository: Path) -> None:
 def test_a_known_fault_that_is_no_test_is_said_to_be_none(root: Path) -> None:
     said = not_collected(root, ["test_toy.py::test_drawn", "test_toy.py::test_text[left]"])
     assert re.search(r"^ERROR: not found: .*::test_text", said, re.MULTILINE)
+
+
+MARKED = """\
+import pytest
+from tests.known_faults import KNOWN_FAULTS
+
+KNOWN_FAULTS["test_toy.py::test_text"] = KNOWN_FAULTS["test_toy.py::test_quick"] = "It is planted."
+pytest.main(["-p", "tests.conftest", "-p", "no:cacheprovider", "-v", "-k", "text or quick"])
+"""
+
+
+def test_known_faults_are_expected_to_fail_and_fail_when_they_pass(root: Path, repository: Path) -> None:
+    path = os.pathsep.join(map(str, (repository, repository / "tests" / "support")))
+    env = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(
+        [sys.executable, "-c", MARKED], cwd=root, env=env, capture_output=True, text=True, check=False
+    )
+    outcomes = dict(re.findall(r"^test_toy.py::(\S+).* (XFAIL|FAILED) ", done.stdout, re.MULTILINE))
+    assert outcomes == {"test_text[it's": "XFAIL", "test_text[right]": "FAILED", "test_quick": "XFAIL"}, done.stdout
+    assert f"known faults: {2 + len(KNOWN_FAULTS)}" in done.stdout
