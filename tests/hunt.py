@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import resource
 import shlex
 import signal
 import sys
@@ -20,6 +19,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count, cycle, islice
 from pathlib import Path
@@ -169,11 +169,11 @@ class Hunt:
     """Of the tests, as soon as they are known."""
 
     def run(self, pieces: Iterator[Piece | None]) -> None:
-        """Run the pieces until they or the time are over."""
+        """Run the pieces until they or the time are over, or somebody interrupts it."""
         self.output.mkdir(parents=True, exist_ok=True)
         again, running = list[Piece](), dict[Path, tuple[Piece, Popen[bytes]]]()
         paths = (self.output / f"{number}.txt" for number in count())
-        with tempfile.TemporaryDirectory(prefix="penstock-hunt-") as temporary:
+        with tempfile.TemporaryDirectory(prefix="penstock-hunt-") as temporary, suppress(KeyboardInterrupt):
             try:
                 while time.monotonic() < self.until:
                     while len(running) < (os.cpu_count() or 1):
@@ -233,11 +233,10 @@ def hunt(root: Path, seed: int, minutes: float, levels: Sequence[str] = LEVELS) 
     folder = Path("build") / "hunt" / f"seed-{seed}"
     search = Hunt(root, root / folder, time.monotonic() + 60 * minutes)
     search.run(plan(lambda: search.ids, seed, folder, levels))
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
     counts = search.found.counts
     done = ", ".join(f"{counts[name]} {name}" for name in ("tests", "examples", "inputs")) if minutes > 0 else "nothing"
     failures = len(search.found.failures)
-    print(f"seed {seed}: ran {done} in {used.ru_utime + used.ru_stime:.0f} CPU seconds, {failures} failures")
+    print(f"seed {seed}: ran {done} in {sum(os.times()[2:4]):.0f} CPU seconds, {failures} failures")
     return 1 if failures else 0
 
 

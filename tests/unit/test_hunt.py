@@ -141,14 +141,17 @@ def test_in_no_time_nothing_is_run(root: Path, capsys: pytest.CaptureFixture[str
     assert re.search(r"^seed 1: ran nothing in \d+ CPU seconds, 0 failures$", capsys.readouterr().out, re.MULTILINE)
 
 
+@pytest.mark.parametrize("interrupted", [False, True])
 def test_what_runs_at_the_end_is_stopped_and_is_no_failure(
-    search: hunt.Hunt, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    search: hunt.Hunt, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, interrupted: bool
 ) -> None:
     monkeypatch.setattr(hunt, "PYTEST", (sys.executable, "-S", "-c", "import time; time.sleep(100_000)"))
     piece = hunt.Tests(("test_a.py::test_is",), 1)
 
     def pieces() -> Iterator[hunt.Piece]:
         yield piece
+        if interrupted:
+            raise KeyboardInterrupt
         search.until = 0
 
     search.run(pieces())
