@@ -32,7 +32,7 @@ from penstock.tools.fuzz_command import LEVELS
 
 PROGRAMS = Path(os.path.relpath(sys.executable)).parent
 PYTEST = (str(PROGRAMS / "python"), "-m", "pytest")
-TESTS_OF_A_PIECE = 6
+TESTS_OF_A_PIECE = 3
 INPUTS_OF_A_PIECE = 10
 LAST_INPUT = 1_000_000
 
