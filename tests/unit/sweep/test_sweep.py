@@ -301,9 +301,9 @@ def test_a_process_that_is_killed_loses_nothing(tmp_path: Path) -> None:
     assert csv_of(plan, watched.results) == csv_of(plan, swept(plan).results)
 
 
-@pytest.mark.parametrize("slots", [1, 2, 3])
+@pytest.mark.parametrize("slots", sweep([1, 2, 3], quick=[2]))
 def test_a_step_that_ends_its_process_is_a_row_and_those_beside_it_are_not(slots: int, tmp_path: Path) -> None:
-    plan = study(tmp_path)
+    plan = study(tmp_path, STUDY.replace('depth = ["auto", 1]\n', ""))
     pool = Processes(slots, run_unless_exact)
     try:
         results = swept(plan, pool).results
