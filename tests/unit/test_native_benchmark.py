@@ -6,6 +6,7 @@ import importlib
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,8 +18,11 @@ pytest.importorskip("onnxruntime")
 
 
 @pytest.fixture
-def native() -> Any:
-    return importlib.import_module("benchmarks.native")
+def native(monkeypatch: pytest.MonkeyPatch) -> Any:
+    module = importlib.import_module("benchmarks.native")
+    # Before each turn it would look through all that other tests have left in this process.
+    monkeypatch.setattr(module, "gc", SimpleNamespace(collect=lambda: None))
+    return module
 
 
 def rows_of(native: Any, folder: Path, *arguments: str) -> list[dict[str, Any]]:
