@@ -1,5 +1,6 @@
 """
-Networks of full size, compiled to C: every kernel against onnxruntime and by itself. See network.py.
+Networks of full size, compiled to C: every kernel against onnxruntime and by itself. See network.py. The quick suite
+has one of them at its small size.
 
 The graphs of the published ones are those of the `onnx` wheel, with real distributions in place of their constant
 weights. All networks, at small sizes and on more machines, are in test_every_network.py.
@@ -23,11 +24,13 @@ from sampling import sweep
 from penstock.runtime.interpreter import run_module
 
 NETWORKS = ("squeezenet", "resnet50", "mobilenet_v2", "bert_layer", "lstm")
+QUICK = "squeezenet, small"
 
 
-@pytest.fixture(scope="module", params=sweep(NETWORKS, ("squeezenet",)))
+@pytest.fixture(scope="module", params=sweep([QUICK, *NETWORKS], [QUICK]))
 def network(request: pytest.FixtureRequest) -> Network:
-    return Network(request.param, small=False)
+    name, _, small = request.param.partition(", ")
+    return Network(name, small=bool(small))
 
 
 @pytest.mark.parametrize(
