@@ -116,7 +116,7 @@ def one_of(numbers: Array, what: str) -> Any:
 def _integers(numbers: Array, what: str) -> Array:
     """An array that must be of integers or of sizes; raises VerifyException for others; `what` is it in the message."""
     if numbers.dtype.kind not in "iuO":
-        raise VerifyException(f"the {what} must be integers, and are {numbers.dtype}")
+        raise VerifyException(f"the {what} must be of integers, got {numbers.dtype}")
     return numbers
 
 
@@ -269,8 +269,11 @@ class OnnxNode:
         return self.ints_of(index, name) if self.has(index) else None
 
     def int_of(self, index: Int, what: str) -> Int:
-        """An integer that must be known at import."""
-        return int(one_of(self.array(index, what), what))
+        """An integer that must be known at import; ONNX lets some of them have a type of floats."""
+        number = one_of(self.array(index, what), what)
+        if number % 1 != 0:
+            raise VerifyException(f"the {what} must be an integer, got {number}")
+        return int(number)
 
     # Attributes.
 

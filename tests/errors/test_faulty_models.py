@@ -89,11 +89,15 @@ FAULTS: dict[str, tuple[ModelProto, str]] = {
     ),
     "repeats that are no integers": (
         model(node("Tile", "x w", "y", "tiles"), weights=[numpy_helper.from_array(np.ones(2, np.float32), "w")]),
-        'node "tiles" (Tile): the repeats must be integers, and are float32',
+        'node "tiles" (Tile): the repeats must be of integers, got float32',
     ),
     "axes that are no integers": (
         model(node("Unsqueeze", "x w", "y", "more"), weights=[numpy_helper.from_array(np.ones(1, np.float32), "w")]),
-        'node "more" (Unsqueeze): the axes must be integers, and are float32',
+        'node "more" (Unsqueeze): the axes must be of integers, got float32',
+    ),
+    "an axis that is no integer": (
+        model(node("CumSum", "x w", "y", "sums"), weights=[numpy_helper.from_array(np.array(0.5, np.float32), "w")]),
+        'node "sums" (CumSum): the axis must be an integer, got 0.5',
     ),
     # Numbers that are none, or several.
     "a count of no number": (
