@@ -80,8 +80,16 @@ class Compiler:
         return "\n".join((*self.command, self.version, *NEEDED_FLAGS, *map(str, _wishes()), _processor()))
 
     def flags(self) -> tuple[str, ...]:
-        """The flags that this compiler takes; raises UserError if it compiles nothing at all."""
-        return _flags(self.command, _wishes())
+        """
+        The flags that this compiler takes.
+
+        Raises UserError if it compiles nothing at all, and if it does not know a CPU that `$PENSTOCK_CPU` names.
+        """
+        found, cpu = _flags(self.command, _wishes()), chosen_cpu()
+        if cpu.name is not None and not set(cpu.flags) <= set(found):
+            asked = " ".join(cpu.flags)
+            raise UserError(f'the C compiler "{self.command[0]}" does not compile for {cpu.title}: it refuses {asked}')
+        return found
 
     def features(self) -> tuple[str, ...]:
         """What code that it compiles needs of a CPU, see `dialects.cpu`."""

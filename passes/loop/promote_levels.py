@@ -55,7 +55,7 @@ class Detour:
 
 
 def detours(function: func.FuncOp, target: TargetOp) -> list[Detour]:
-    """The copies of a kernel that no engine makes, in order. Raises UserError where it cannot be made at all."""
+    """The copies of a kernel that no engine makes, in order. Raises UserError where one cannot be made at all."""
     found: list[Detour] = []
     for copy in [op for op in function.walk() if isinstance(op, CopyOp)]:
         start, end = place_of(copy.source), place_of(copy.dest)
@@ -186,12 +186,12 @@ class PromoteLevelsPass(ModulePass):
     Route every `mem.copy` of the machine's kernels along a path of DMA engines, through buffers that are filled early.
 
     Requires the loop level, promoted, its scopes not planned yet. Where no engine joins the two scopes of a copy, it
-    becomes one copy for each step of a shortest path; where none leads there on chip, of the way off chip and back,
-    which a remark says. What a step only reads is fetched before the outermost loop before which all that the loops
-    read of it, a static box, still fits: then those loops read the scope between, and not the chip's edge. What is
-    written in the loops takes the same path a tile at a time. Guarantees: an engine makes every copy, and the planner
-    `first-fit-by-size` finds a plan for the scopes between, if it does when all goes a tile at a time. Raises UserError
-    for a copy that engines make in no way.
+    becomes one copy for each step of a shortest path; where none leads there, of the way out to the nearest scope from
+    where one does; a remark says where that is off chip. What a step only reads is fetched before the outermost loop
+    before which all that the loops read of it, a static box, still fits: then those loops read the scope between, and
+    not the chip's edge. What is written in the loops takes the same path a tile at a time. Guarantees: an engine makes
+    every copy, and the planner `first-fit-by-size` finds a plan for the scopes between, if it does when all goes a tile
+    at a time. Raises UserError for a copy that engines make in no way.
 
     Before:
     ```mlir
