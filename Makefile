@@ -50,15 +50,12 @@ HOST_TILES := test_vectors_of_columns_are_for_rows_that_they_fill_and_that_lie_t
 CPU_TESTS := tests/unit/test_to_c.py tests/unit/test_row_tiles.py tests/property/test_to_c.py \
 	tests/property/test_byte_products.py $(addprefix tests/unit/test_host_tiles.py::,$(HOST_TILES))
 test-cpu: $(DEVELOPED)
-	set -e; for cpu in sse2 avx2; do \
-		export PENSTOCK_CPU=$$cpu; \
-		if $(BIN)/penstock machines validate native; then \
-			echo "native code for $$cpu:"; \
-			$(BIN)/python -m pytest $(PYTEST_ARGS) -m "not slow" $(CPU_TESTS); \
-		else \
-			echo "no native code for $$cpu"; \
-		fi; \
-	done
+	set -e; here=" $$($(BIN)/python -c 'from penstock.dialects.cpu import *; print(*(c.name for c in runnable_cpus()))') "; \
+	for cpu in sse2 avx2 neon; do case "$$here" in \
+		*" $$cpu "*) echo "native code for $$cpu:"; \
+			PENSTOCK_CPU=$$cpu $(BIN)/python -m pytest $(PYTEST_ARGS) -m "not slow" $(CPU_TESTS) ;; \
+		*) echo "code for $$cpu does not run on this CPU" ;; \
+	esac; done
 
 # Always the same one of so many parts of the sweeps, with always the same examples.
 smoke: $(DEVELOPED)

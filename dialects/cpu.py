@@ -52,6 +52,8 @@ class Cpu:
     """Of the CPU at hand, where the system does not tell, all that there are."""
     machine: str
     """The shipped machine that describes it."""
+    needs: frozenset[str]
+    """The features that this machine stands for: a CPU at hand that has them is described by it."""
     flags: tuple[str, ...]
     """What says to GCC and Clang that code is for it."""
     llvm: tuple[str, str] | None
@@ -70,20 +72,22 @@ _ARM = "aarch64", "arm64"
 # psABI, "Micro-Architecture Levels": 3 and 4, of which `FEATURES` has what compilers use unasked.
 _LEVEL_3 = frozenset("sse2 pni ssse3 sse4_1 sse4_2 popcnt abm movbe bmi1 bmi2 f16c fma avx avx2".split())
 _LEVEL_4 = _LEVEL_3 | frozenset("avx512f avx512bw avx512cd avx512dq avx512vl".split())
+_AVX512, _AVX2, _SSE2, _NEON = map(frozenset, ({"avx512f"}, {"avx2", "fma"}, {"sse2"}, {"asimd"}))
 
 CPUS = (
     Cpu(
         "avx512-vnni",
         _LEVEL_4 | {"avx512_vnni"},
         "host-avx512-vnni",
+        frozenset({"avx512f", "avx512bw", "avx512vl", "avx512_vnni"}),
         ("-march=x86-64-v4", "-mavx512vnni"),
         ("x86-64-v4", "+avx512vnni"),
         _X86,
     ),
-    Cpu("avx512", _LEVEL_4, "host-avx512", ("-march=x86-64-v4",), ("x86-64-v4", ""), _X86),
-    Cpu("avx2", _LEVEL_3, "host-avx2", ("-march=x86-64-v3",), ("x86-64-v3", ""), _X86),
-    Cpu("sse2", frozenset({"sse2"}), "host", ("-march=x86-64",), ("x86-64", ""), _X86),
-    Cpu("neon", frozenset({"asimd"}), "host-neon", ("-march=armv8-a",), ("generic", "+neon"), _ARM),
+    Cpu("avx512", _LEVEL_4, "host-avx512", _AVX512, ("-march=x86-64-v4",), ("x86-64-v4", ""), _X86),
+    Cpu("avx2", _LEVEL_3, "host-avx2", _AVX2, ("-march=x86-64-v3",), ("x86-64-v3", ""), _X86),
+    Cpu("sse2", _SSE2, "host", _SSE2, ("-march=x86-64",), ("x86-64", ""), _X86),
+    Cpu("neon", _NEON, "host-neon", _NEON, ("-march=armv8-a",), ("generic", "+neon"), _ARM),
 )
 """The CPUs that have names; of those of one instruction set the best first."""
 
@@ -108,25 +112,30 @@ def chosen_cpu() -> Cpu:
     name = os.environ.get(VARIABLE)
     have = _features_at_hand()
     if not name:
-        best = next((each for each in CPUS if have is not None and each.features <= have), None)
+        best = next((each for each in CPUS if have is not None and each.needs <= have), None)
         features = frozenset(FEATURES.values()) if have is None else have
-        return Cpu(None, features, best.machine if best else "host", NATIVE_FLAGS, None, (platform.machine().lower(),))
+        machine, needs = (best.machine, best.needs) if best else ("host", frozenset[str]())
+        return Cpu(None, features, machine, needs, NATIVE_FLAGS, None, (platform.machine().lower(),))
     found = next((each for each in CPUS if each.name == name), None)
     if found is None:
         near = did_you_mean(name, _names(CPUS))
         listed = f"the CPUs are {', '.join(_names(CPUS))}; {_WITHOUT}"
         message = f'{VARIABLE} names the CPU "{name}", which is not known'
         raise UserError(message, notes=[near, listed] if near else [listed])
-    processor = platform.machine().lower()
-    able = [each for each in CPUS if processor in each.processors]
-    if found not in able:
+    able = runnable_cpus()
+    if (processor := platform.machine().lower()) not in found.processors:
         message = f"{VARIABLE}={name} is a CPU of {found.processors[0]}, and this is {architecture()}"
         raise UserError(message, notes=[f"those of {processor} are {', '.join(_names(able))}" if able else _WITHOUT])
     if have is not None and (missing := [each for each in found.features if each not in have]):
-        able = [each for each in able if each.features <= have]
         message = f"{VARIABLE}={name} needs features that this CPU does not have: {', '.join(sorted(missing))}"
         raise UserError(message, notes=[f"what runs here is {', '.join(_names(able))}" if able else _WITHOUT])
     return found
+
+
+def runnable_cpus() -> tuple[Cpu, ...]:
+    """Return the named CPUs, the best first, whose code runs here, or may run where the system does not tell."""
+    processor, have = platform.machine().lower(), _features_at_hand()
+    return tuple(each for each in CPUS if processor in each.processors and (have is None or each.features <= have))
 
 
 _WITHOUT = f"without {VARIABLE} it is the CPU at hand"
