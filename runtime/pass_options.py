@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import types
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from xdsl.passes import ModulePass
@@ -32,7 +33,7 @@ class PassOption:
 
 def options_of(pass_type: type[ModulePass]) -> list[PassOption]:
     """The options of a pass, in the order of its fields."""
-    kinds, documented = get_type_hints(pass_type), strings_under_fields(pass_type, ModulePass)
+    kinds, documented = _types_of(pass_type), strings_under_fields(pass_type, ModulePass)
     required = pass_type.required_fields()
     return [
         PassOption(
@@ -55,9 +56,14 @@ def in_words(kind: Any) -> str:
     return " or ".join(dict.fromkeys(said))
 
 
+@cache
+def _types_of(pass_type: type[ModulePass]) -> dict[str, Any]:
+    return get_type_hints(pass_type)
+
+
 def unfit(pass_type: type[ModulePass], spec: ArgSpec) -> str | None:
     """What is wrong with the values that options of a pass are given, or with those that are not; None if nothing."""
-    kinds = get_type_hints(pass_type)
+    kinds = _types_of(pass_type)
     given = spec.normalize_parameter_names().parameters
     for name, values in given.items():
         if not _fits(values, kinds[name]):
