@@ -9,11 +9,17 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.t
 # One worker runs all tests of a module: they share networks and lowered programs.
 PYTEST_ARGS ?= -n auto --dist loadscope -q
 
-.PHONY: help demo test test-cpu smoke exhaustive hunt sanitize bench science docs site lint format clean
+# Bytecode, and the code that tests compile, are kept here for the other processes of a run and for the next one.
+unexport PYTHONDONTWRITEBYTECODE
+export PYTHONPYCACHEPREFIX := $(CURDIR)/build/bytecode
+test test-docs test-cpu smoke exhaustive hunt: export PENSTOCK_CACHE := $(CURDIR)/build/cache
+
+.PHONY: help demo test test-docs test-cpu smoke exhaustive hunt sanitize bench science docs site lint format clean
 
 help:
 	@echo "make demo    compile and run a small network on a scratchpad machine"
 	@echo "make test    the quick suite"
+	@echo "make test-docs  the examples of the README and of docs/, and the wheel"
 	@echo "make test-cpu  tests of native code, compiled for narrower CPUs than the one at hand"
 	@echo "make smoke   a fixed part of the sweeps that the suite leaves out"
 	@echo "make exhaustive  the large sweeps that the suite leaves out, and fresh examples of the property tests"
@@ -41,8 +47,12 @@ $(DEVELOPED): $(INSTALLED)
 demo: $(INSTALLED)
 	$(BIN)/python examples/digits/demo.py
 
+APART := tests/docs tests/packaging
 test: $(DEVELOPED)
-	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "not slow"
+	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "not slow" $(addprefix --ignore=,$(APART))
+
+test-docs: $(DEVELOPED)
+	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "not slow" $(APART)
 
 # What runs native code of every kind. A CPU whose code does not run here is left out, and why is said.
 HOST_TILES := test_vectors_of_columns_are_for_rows_that_they_fill_and_that_lie_together \
