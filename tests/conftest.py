@@ -38,7 +38,7 @@ def pytest_collection_finish() -> None:
     """What was imported stays: collection does not look through it again. IR is mostly garbage in cycles."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 10, 10)
+    gc.set_threshold(100_000, 50, 100)
     gc.enable()
 
 

@@ -29,7 +29,7 @@ onnxruntime: Any = pytest.importorskip("onnxruntime")
 
 Array = NDArray[Any]
 
-CHUNKS = 24
+CHUNKS = 64
 NOT_THERE = ("NOT_IMPLEMENTED", "Numpy_type", "No corresponding Numpy type", "only *guarantees*", "IR version")
 """Of what onnxruntime says of a model, or of inputs or outputs, of types that it has no code for."""
 GRAPH_PASSES = ",".join(pipeline("graph", None))

@@ -23,7 +23,7 @@ from penstock.dialects.diagnostics import UserError
 from penstock.passes.toolchain import find_compiler
 from penstock.runtime import onnx_backend
 
-CHUNKS = {"graph": 16, "loop": 24, "c": 8}
+CHUNKS = {"graph": 32, "loop": 48, "c": 16}
 SAMPLE = {"graph": 1, "loop": 2, "c": 10}
 """One case in so many is run."""
 QUICK = {"graph": 2, "loop": 1, "c": 1}
@@ -52,7 +52,7 @@ def test_cases_that_pass_still_pass_and_no_other_fails(level: str, chunk: int, r
     assert not faults, "\n\n".join(faults)
 
 
-BY_LLVM_CHUNKS = 80
+BY_LLVM_CHUNKS = 160
 
 
 @pytest.mark.parametrize("chunk", sweep(list(range(BY_LLVM_CHUNKS)), lambda chunk: chunk == 0))

@@ -1,6 +1,5 @@
 """
-Networks of full size, compiled to C: every kernel against onnxruntime and by itself. See network.py. The quick suite
-has one of them at its small size.
+Networks of full size, compiled to C: every kernel against onnxruntime and by itself. See network.py.
 
 The graphs of the published ones are those of the `onnx` wheel, with real distributions in place of their constant
 weights. All networks, at small sizes and on more machines, are in test_every_network.py.
@@ -19,24 +18,20 @@ from network import (
     check_partition,
     check_power,
 )
-from sampling import sweep
 
 from penstock.runtime.interpreter import run_module
 
+pytestmark = pytest.mark.slow
+
 NETWORKS = ("squeezenet", "resnet50", "mobilenet_v2", "bert_layer", "lstm")
-QUICK = "squeezenet, small"
 
 
-@pytest.fixture(scope="module", params=sweep([QUICK, *NETWORKS], [QUICK]))
+@pytest.fixture(scope="module", params=NETWORKS)
 def network(request: pytest.FixtureRequest) -> Network:
-    name, _, small = request.param.partition(", ")
-    return Network(name, small=bool(small))
+    return Network(request.param, small=False)
 
 
-@pytest.mark.parametrize(
-    ("level", "machine"),
-    sweep([("loop", None), ("loop", FLOATS_MACHINE), ("accel", FLOATS_MACHINE)], [("accel", FLOATS_MACHINE)]),
-)
+@pytest.mark.parametrize(("level", "machine"), [("loop", None), ("loop", FLOATS_MACHINE), ("accel", FLOATS_MACHINE)])
 def test_every_kernel_in_c_agrees_with_onnxruntime(network: Network, level: str, machine: str | None) -> None:
     check_agreement(network, network.lowered(level, machine), machine)
 
@@ -55,7 +50,6 @@ def test_nearly_all_multiply_accumulates_run_on_the_machine(network: Network) ->
     check_partition(network, network.lowered("accel", FLOATS_MACHINE))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["squeezenet", "bert_layer"])
 def test_a_machine_of_halves_agrees_at_full_size(name: str) -> None:
     network = Network(name, small=False)
@@ -64,7 +58,6 @@ def test_a_machine_of_halves_agrees_at_full_size(name: str) -> None:
     check_partition(network, lowered)
 
 
-@pytest.mark.slow
 def test_squeezenet_runs_on_the_interpreter_of_the_accelerator() -> None:
     network = Network("squeezenet", small=True)
     lowered = network.lowered("accel", FLOATS_MACHINE)

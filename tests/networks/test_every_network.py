@@ -1,7 +1,7 @@
 """
 Every network of examples/networks, at a small size: on the graph interpreter, and in C from loop and from accel level
 for the host and two machines, kernel by kernel. See network.py for what is compared. The quick suite interprets
-those whose operators no other has, and lowers one of them; in test_machines.py and test_compiled.py it lowers others.
+those whose operators no other has, and lowers one of them; in test_machines.py it lowers others.
 """
 
 from __future__ import annotations

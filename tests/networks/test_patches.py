@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 import zoo
 from in_c import needs_compiler
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ from penstock.runtime.engine import Engine
 LIMIT = 120 * 1024
 
 
+@pytest.mark.slow
 def test_a_mobilenet_fits_a_limit_with_the_same_bits() -> None:
     needs_compiler()
     model = zoo.NETWORKS["mobilenet_v2"](seed=0, small=True)

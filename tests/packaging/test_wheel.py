@@ -90,7 +90,18 @@ def test_the_wheel_installs_and_runs_in_a_clean_environment(wheel: Path, tmp_pat
     # The dependencies come from the environment of the suite. A .pth file adds the folder without reading the .pth
     # files in it, so an editable Penstock there stays unseen.
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    run(sys.executable, "-m", "pip", f"--python={python}", "install", "--no-deps", "--quiet", wheel, cwd=tmp_path)
+    run(
+        sys.executable,
+        "-m",
+        "pip",
+        f"--python={python}",
+        "install",
+        "--no-deps",
+        "--no-compile",
+        "--quiet",
+        wheel,
+        cwd=tmp_path,
+    )
     where = run(python, "-c", "import penstock.tools.opt as opt; print(opt.__file__)", cwd=tmp_path).strip()
     assert Path(where).is_relative_to(environment.resolve()), "the installed package is the one that is tested"
 

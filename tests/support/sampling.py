@@ -1,9 +1,10 @@
 """
 How much of a large sweep the quick suite takes. What it leaves out is marked slow or drawn in `make exhaustive`.
 
-- `@examples(60)` on a hypothesis test: the quick suite draws a quarter, the same in every run; the profile `exhaustive`
+- `@examples(60)` on a hypothesis test: the quick suite draws an eighth, the same in every run; the profile `exhaustive`
   draws twice as many, others in every run.
 - `sweep(values, quick)` as the values of a `parametrize`: all but those in `quick` are marked slow.
+- `every_other(values)` likewise: the first of them is quick, and every other one after it.
 - `combinations(*lists)` likewise, for parameters that vary by themselves: half are quick.
 """
 
@@ -18,7 +19,7 @@ from _pytest.mark import ParameterSet
 from hypothesis import settings
 
 EXHAUSTIVE = "exhaustive"
-MIN_EXAMPLES = 4
+MIN_EXAMPLES = 2
 
 
 def register_profiles() -> None:
@@ -30,7 +31,7 @@ def register_profiles() -> None:
 
 
 def _quick(count: int) -> int:
-    return max(min(count, MIN_EXAMPLES), count // 4)
+    return max(min(count, MIN_EXAMPLES), count // 8)
 
 
 def examples(count: int, **options: Any) -> settings:
@@ -42,11 +43,17 @@ def examples(count: int, **options: Any) -> settings:
 def sweep(values: Iterable[Any], quick: Collection[Any] | Callable[[Any], bool]) -> list[ParameterSet]:
     """The values of a `parametrize`; a tuple is one value for each name. Those not in `quick` are marked slow."""
     is_quick = quick if callable(quick) else quick.__contains__
-    found: list[ParameterSet] = []
-    for value in values:
-        marks = () if is_quick(value) else (pytest.mark.slow,)
-        found.append(pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=marks))  # pyright: ignore[reportUnknownArgumentType]
-    return found
+    return [_param(value, is_quick(value)) for value in values]
+
+
+def every_other(values: Iterable[Any]) -> list[ParameterSet]:
+    """The values of a `parametrize`, of which the second, the fourth and so on are marked slow."""
+    return [_param(value, number % 2 == 0) for number, value in enumerate(values)]
+
+
+def _param(value: Any, is_quick: bool) -> ParameterSet:
+    marks = () if is_quick else (pytest.mark.slow,)
+    return pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=marks)  # pyright: ignore[reportUnknownArgumentType]
 
 
 def combinations(*lists: Sequence[Any]) -> list[ParameterSet]:
@@ -58,6 +65,5 @@ def combinations(*lists: Sequence[Any]) -> list[ParameterSet]:
     assert all(len(values) > 1 for values in lists)
     found: list[ParameterSet] = []
     for places in product(*(range(len(values)) for values in lists)):
-        marks = () if sum(places) % 2 == 0 else (pytest.mark.slow,)
-        found.append(pytest.param(*(values[at] for values, at in zip(lists, places, strict=True)), marks=marks))
+        found.append(_param(tuple(values[at] for values, at in zip(lists, places, strict=True)), sum(places) % 2 == 0))
     return found

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from one_node import LEVELS, agree, model_of, reference_of, run_at
+from sampling import combinations
 
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError
 from penstock.dialects.weights import Array
@@ -17,9 +18,10 @@ def floats(*shape: int, seed: int = 0, low: float = -3, high: float = 3) -> Arra
     return np.random.default_rng(seed).uniform(low, high, shape).astype(np.float32)
 
 
-@pytest.mark.parametrize("align_corners", [0, 1])
-@pytest.mark.parametrize("padding_mode", ["zeros", "border", "reflection"])
-@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize(
+    ("mode", "padding_mode", "align_corners"),
+    combinations(["nearest", "linear", "cubic"], ["zeros", "border", "reflection"], [0, 1]),
+)
 def test_a_grid_reaches_beyond_the_image(mode: str, padding_mode: str, align_corners: int) -> None:
     # Wide beyond it, so that reflections are reflected again.
     operands = [floats(2, 3, 5, 4), floats(2, 4, 6, 2, seed=1, low=-2.6, high=2.6)]

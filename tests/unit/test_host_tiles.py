@@ -147,7 +147,7 @@ def has_tiles(make: Make, seed: int) -> bool:
 
 @pytest.mark.parametrize("make", [convolutions, pools, products])
 def test_random_models_in_tiles(make: Make) -> None:
-    assert sum(has_tiles(make, seed) for seed in range(6)) >= 5, "little was tiled"
+    assert sum(has_tiles(make, seed) for seed in range(3)) >= 2, "little was tiled"
 
 
 @pytest.mark.slow

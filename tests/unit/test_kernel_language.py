@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from sampling import every_other
 from xdsl.dialects.builtin import FileLineColLoc
 from xdsl.dialects.func import FuncOp
 
@@ -487,13 +488,15 @@ def test_a_kernel_computes_what_it_says(case: Case, shape: dict[str, int]) -> No
     compare(case, tensor_engine(case.text, sizes_of(case, shape)))
 
 
-@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+@pytest.mark.parametrize("case", every_other(CASES), ids=lambda case: case.name)
 def test_generated_c_computes_it_too(case: Case) -> None:
     compare(case, penstock.kernel(case.text).engine(sizes_of(case, SHAPES[-1])))
 
 
 @pytest.mark.parametrize("machine", ["gemmini-fp32", "rapid-core-like"])
-@pytest.mark.parametrize("case", [case for case in CASES if case.name in ON_MACHINES], ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case", every_other(case for case in CASES if case.name in ON_MACHINES), ids=lambda case: case.name
+)
 def test_a_machine_computes_it_too(case: Case, machine: str) -> None:
     on_machine = penstock.kernel(case.text).on(machine, "interpreter")
     compare(case, on_machine.engine(sizes_of(case, SHAPES[-1])))

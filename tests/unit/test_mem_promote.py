@@ -169,7 +169,7 @@ def remarks_of(module: ModuleOp) -> list[str]:
 
 
 CASES = [
-    pytest.param(MLP, "rapid-core-like", "spm", 0, "tile", id="mlp in one scope"),
+    pytest.param(MLP, "rapid-core-like", "spm", 0, "tile", id="mlp in one scope", marks=pytest.mark.slow),
     pytest.param(
         MLP,
         "rapid-core-like",
@@ -179,9 +179,7 @@ CASES = [
         id="mlp in one small scope, with reserve",
         marks=pytest.mark.slow,
     ),
-    pytest.param(
-        MLP, "neural-cluster", "sram", 12288, "tile", id="mlp in a small shared scope", marks=pytest.mark.slow
-    ),
+    pytest.param(MLP, "neural-cluster", "sram", 12288, "tile", id="mlp in a small shared scope"),
     pytest.param(BLOCK, "rapid-core-like", "spm", 0, "tile", id="residual block in one scope", marks=pytest.mark.slow),
     pytest.param(
         BLOCK,
@@ -202,7 +200,15 @@ CASES = [
         marks=pytest.mark.slow,
     ),
     pytest.param(FIRE, "rapid-core-like", "spm", 0, "tile", id="parts in one scope", marks=pytest.mark.slow),
-    pytest.param(FIRE, "neural-cluster", "sram", 24576, "tile", id="parts in a small shared scope"),
+    pytest.param(
+        FIRE,
+        "neural-cluster",
+        "sram",
+        24576,
+        "tile",
+        id="parts in a small shared scope",
+        marks=pytest.mark.slow,
+    ),
 ]
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from onnxruntime import quantization
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType
+from sampling import combinations
 from xdsl.dialects.builtin import i8
 
 from penstock.dialects import graph
@@ -90,10 +91,15 @@ def fused(program: LoadedProgram, x: Array) -> Array:
     return run_graph(program.module, [x], program.ctx.weights)[0]
 
 
-@pytest.mark.parametrize("group", [1, 4])
-@pytest.mark.parametrize("per_channel", [False, True])
-@pytest.mark.parametrize("types", [("QInt8", "QInt8"), ("QUInt8", "QInt8"), ("QUInt8", "QUInt8")])
-@pytest.mark.parametrize("form", ["QDQ", "QOperator"])
+@pytest.mark.parametrize(
+    ("form", "types", "per_channel", "group"),
+    combinations(
+        ["QDQ", "QOperator"],
+        [("QInt8", "QInt8"), ("QUInt8", "QInt8"), ("QUInt8", "QUInt8")],
+        [False, True],
+        [1, 4],
+    ),
+)
 def test_models_of_onnxruntimes_quantiser_agree_with_it_bit_for_bit(
     tmp_path: Path, form: str, types: tuple[str, str], per_channel: bool, group: int
 ) -> None:

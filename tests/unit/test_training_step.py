@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sampling import every_other
 
 from penstock.dialects import graph
 from penstock.dialects.diagnostics import UserError
@@ -86,12 +87,14 @@ def test_the_step_holds_no_more_than_the_forward_pass_and_the_adjoint_code(digit
 
 @pytest.mark.parametrize(
     ("machine", "level", "backend"),
-    [
-        (None, "loop", "native"),
-        ("gemmini-fp32", "tensor", "interpreter"),
-        ("gemmini-fp32", "accel", "interpreter"),
-        ("gemmini-fp32", "accel", "native"),
-    ],
+    every_other(
+        [
+            (None, "loop", "native"),
+            ("gemmini-fp32", "tensor", "interpreter"),
+            ("gemmini-fp32", "accel", "interpreter"),
+            ("gemmini-fp32", "accel", "native"),
+        ]
+    ),
 )
 def test_two_steps_are_those_of_numpy_at_every_level(
     digits: Any, machine: str | None, level: str, backend: Backend

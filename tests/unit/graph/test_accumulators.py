@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from io import StringIO
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from programs import verified
-from sampling import examples
+from sampling import every_other, examples
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.linalg.ops import GenericOp
 from xdsl.printer import Printer
@@ -92,8 +93,7 @@ def expected(kind: str, inputs: list[Array], dtype: Any) -> Array:
         return np.concatenate(halves, axis=-1).astype(dtype) + rest[0]
 
 
-@pytest.mark.parametrize("kind", PROGRAMS)
-@pytest.mark.parametrize("types", TYPES, ids="-".join)
+@pytest.mark.parametrize(("kind", "types"), every_other(product(PROGRAMS, TYPES)))
 def test_every_level_widens_first_and_then_computes_in_the_accumulator(kind: str, types: tuple[str, str, str]) -> None:
     a, b, y = types
     module = verified(PROGRAMS[kind].format(a=a, b=b, y=y))
