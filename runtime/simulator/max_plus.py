@@ -10,7 +10,10 @@ second holds is seen in the solution.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 
 from penstock.passes.analysis.commands.program import Command, Engine, Kind, Program, QueueName
 
@@ -26,7 +29,8 @@ class Times:
     pops: dict[QueueName, tuple[int | None, ...]]
     in_order: bool
     """
-    Whether transfers of a unit end, and pushes into a queue are ready and happen, in program order: the equations hold.
+    Whether transfers of a unit end, and pushes into a queue are ready and happen, in program order, and of those that
+    are ready at one time it does not matter which is first: the equations hold.
     """
 
     @property
@@ -61,8 +65,8 @@ class _Equations:
         self.end = [self.variable() for _ in commands]
         """When the last push was made."""
         self.pushes: dict[QueueName, list[int]] = {queue.name: [] for queue in program.machine.queues}
-        self.ready: dict[QueueName, list[int]] = {queue.name: [] for queue in program.machine.queues}
-        """For each push, the time from which it waits only for room in its queue."""
+        self.ready: dict[QueueName, list[tuple[int, int]]] = {queue.name: [] for queue in program.machine.queues}
+        """For each push, the time from which it waits only for room in its queue, and its command."""
         self.pops: dict[QueueName, list[int]] = {queue.name: [] for queue in program.machine.queues}
         self.never = self.variable()
         self.terms[self.never].append((self.never, 0))
@@ -121,7 +125,7 @@ class _Equations:
         for name in command.pushes:
             pushed = self.variable()
             self.terms[pushed].append((done, 0))
-            self.ready[name].append(done)
+            self.ready[name].append((done, number))
             self.pushes[name].append(pushed)
             done = pushed
         self.terms[self.end[number]].append((done, 0))
@@ -164,8 +168,10 @@ class _Equations:
             if command.kind is Kind.TRANSFER:
                 by_unit[command.unit].append(end)
         # A push that never happens may have been ready before another that does, and would have taken its room.
-        ready = [[values[each] for each in found] for found in self.ready.values()]
-        in_order = all(map(_ascending, (*by_unit.values(), *pushes.values(), *ready)))
+        ready = {name: [values[each] for each, _ in found] for name, found in self.ready.items()}
+        in_order = all(map(_ascending, (*by_unit.values(), *pushes.values(), *ready.values()))) and all(
+            _any_first(ready[name], pushes[name], [number for _, number in found]) for name, found in self.ready.items()
+        )
         return Times(starts, ends, pushes, pops, in_order)
 
     def _solve(self) -> list[int | None]:
@@ -196,3 +202,12 @@ def _ascending(times: tuple[int | None, ...] | list[int | None]) -> bool:
     """Whether times ascend; what never happens comes last."""
     known = [time for time in times if time is not None]
     return known == sorted(known) and None not in times[: len(known)]
+
+
+def _any_first(ready: Sequence[int | None], pushes: Sequence[int | None], commands: Sequence[int]) -> bool:
+    """Whether those pushes that are ready at one time happen at one time, or are of one command."""
+    for _, group in groupby(zip(ready, pushes, commands, strict=True), key=itemgetter(0)):
+        _, times, of = map(set, zip(*group, strict=True))
+        if len(times) > 1 and len(of) > 1:
+            return False
+    return True

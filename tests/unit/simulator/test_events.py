@@ -24,7 +24,7 @@ ENGINES = (
     Engine("out", "store", "bus", 8, 1, 1),
     Engine("back", "store", "back", 8, 1, 1),
 )
-TO_COMPUTE, TO_LOAD = ("load", "compute"), ("compute", "load")
+TO_COMPUTE, TO_LOAD, TO_STORE = ("load", "compute"), ("compute", "load"), ("load", "store")
 
 
 def machine(*queues: Queue) -> MachineModel:
@@ -251,6 +251,21 @@ def test_nobody_goes_between_two_pushes_of_a_command_that_wait_for_one_queue() -
     )
     # Pops at 20, 30 and 40 let the second and third push of the first through, and then the other's.
     assert simulation.ends[:2] == [30, 40]
+
+
+def test_who_ends_pushes_before_one_that_a_pop_lets_through_in_the_same_cycle() -> None:
+    # At cycle 10 the second transfer ends, and the pop lets the first one through to where there is room for one.
+    simulation = play(
+        carrier("load", pushes=[TO_COMPUTE]),
+        dma("own", 1, pushes=[TO_COMPUTE, TO_STORE]),
+        dma("own", 6, pushes=[TO_STORE]),
+        run_exec(10),
+        carrier("compute", pops=[TO_COMPUTE]),
+        run_exec(20, "store"),
+        carrier("store", pops=[TO_STORE]),
+        queues=[Queue(*TO_COMPUTE, 1, True), Queue(*TO_STORE, 1, True)],
+    )
+    assert simulation.ends == [0, 20, 10, 10, 10, 20, 20]
 
 
 def test_a_push_comes_before_a_pop_of_the_same_cycle() -> None:
