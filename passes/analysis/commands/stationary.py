@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from penstock.dialects.cycles import Loop, Timing
 from penstock.passes.analysis.commands.region import Region
@@ -15,8 +16,17 @@ class Block:
 
     intrinsic: str
     region: Region
-    steps: tuple[tuple[int, int], ...]
-    """Of each dim of the intrinsic the extent and the stride in bytes: the same bytes may be read in another order."""
+    steps: tuple[tuple[int, int, int], ...]
+    """
+    Of the dims of the intrinsic the number, the extent and the stride in bytes: the same bytes may be read in another
+    order. A dim of extent 1 is left out, as its stride says nothing.
+    """
+
+    @staticmethod
+    def of(intrinsic: str, space: str, start: int, size: int, steps: Iterable[tuple[int, int, int]]) -> Block:
+        """The block of these dims, of elements of `size` bytes; see `steps`."""
+        taken = tuple(sorted(step for step in steps if step[1] > 1))
+        return Block(intrinsic, Region.of(space, 0, start, size, [step[1:] for step in taken]), taken)
 
     def at(self, storage: int, start: int) -> Block:
         """The same, its region moved to a storage, and `start` bytes further."""
@@ -54,19 +64,12 @@ class StationaryOperand:
     ) -> StationaryOperand:
         """Of a command over these loops, whose strides in the operand are in bytes; `size` is that of an element."""
         steps = [(loop, stride) for loop, stride in zip(loops, strides, strict=True) if loop.moves]
-        steps.sort(key=lambda step: -1 if step[0].dim is None else step[0].dim)
-        first = tuple((min(loop.extent, loop.block), stride) for loop, stride in steps if loop.dim is not None)
-        last = tuple(
-            (loop.extent - (loop.trips - 1) * loop.block, stride) for loop, stride in steps if loop.dim is not None
-        )
+        taken = [(loop, loop.dim, stride) for loop, stride in steps if loop.dim is not None]
+        first = [(dim, min(loop.extent, loop.block), stride) for loop, dim, stride in taken]
+        last = [(dim, loop.extent - (loop.trips - 1) * loop.block, stride) for loop, dim, stride in taken]
         offset = sum((loop.trips - 1) * loop.block * stride for loop, stride in steps)
-        begin, end = (
-            Block(intrinsic, Region.of(space, 0, start, size, each), each)
-            for start, each in ((0, first), (offset, last))
-        )
-        held = size
-        for extent, _ in first:
-            held *= extent
+        begin, end = (Block.of(intrinsic, space, start, size, each) for start, each in ((0, first), (offset, last)))
+        held = size * prod(extent for _, extent, _ in first)
         return StationaryOperand(
             number, begin, end, timing.first_load(loops), held, timing.loads(loops), timing.loading(loops)
         )
