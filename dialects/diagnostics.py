@@ -89,6 +89,15 @@ class InputWarning(UserWarning):
         return f"{place}{self.message}" + "".join(f"\nnote: {note}" for note in self.notes)
 
 
+DISTRIBUTION = "penstock-compiler"
+"""What pip calls this package; `penstock` is another one there."""
+
+
+def pip_install(extra: str) -> str:
+    """The command that installs an extra of this package."""
+    return f"pip install '{DISTRIBUTION}[{extra}]'"
+
+
 MOST_NOTES = 5
 """Notes of one message about many places; how many more there are is the last one."""
 

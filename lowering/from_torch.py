@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from penstock.dialects.diagnostics import UNSUPPORTED, UserError
+from penstock.dialects.diagnostics import UNSUPPORTED, UserError, pip_install
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -79,9 +79,7 @@ def _torch() -> Any:
         import_module("onnxscript")
         return import_module("torch")
     except ImportError as error:
-        raise UserError(
-            f"models of PyTorch need {error.name}", notes=["install the extra: pip install 'penstock[torch]'"]
-        ) from None
+        raise UserError(f"models of PyTorch need {error.name}", notes=[pip_install("torch")]) from None
 
 
 def _exported(torch: Any, module: Any, example_inputs: Sequence[Any] | Mapping[str, Any] | None) -> Any:

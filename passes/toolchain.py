@@ -24,7 +24,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from penstock.dialects.cpu import chosen_cpu, features_of_macros
-from penstock.dialects.diagnostics import UserError
+from penstock.dialects.diagnostics import UserError, pip_install
 from penstock.dialects.files import keep, temporary_folder, write_whole
 from penstock.passes.code_cache import DIGITS, add, find, key_of, open_cache, private_folder
 
@@ -62,8 +62,8 @@ WISHED_FLAGS = (
 )
 """Flags that make the code faster and that not every compiler knows, beside those of the CPU."""
 
-INSTALL = "install a C compiler (apt-get install gcc, or xcode-select --install), or: pip install 'penstock[cc]'"
-WITHOUT = "the interpreter backend does without one, and so does llvm: pip install 'penstock[llvm]'"
+INSTALL = f"install a C compiler (apt-get install gcc, or xcode-select --install), or: {pip_install('cc')}"
+WITHOUT = f"the interpreter backend does without one, and so does llvm: {pip_install('llvm')}"
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import FileLineColLoc, ModuleOp
 from xdsl.rewriter import InsertPoint, Rewriter
 
+from penstock import __version__
 from penstock.dialects.diagnostics import UNSUPPORTED, UserError
 from penstock.dialects.element_bits import stored
 from penstock.dialects.files import whole_file, write_whole
@@ -172,7 +172,7 @@ def write_device_folder(
             for number, value in enumerate(values):
                 write_whole(folder / f"{kind}_{number}.bin", np.ascontiguousarray(stored(value)).tobytes())
         names = sorted([*(each.name for each in folder.iterdir()), MANIFEST])
-        manifest = {"penstock": version("penstock"), "kind": "device", FILES: names}
+        manifest = {"penstock": __version__, "kind": "device", FILES: names}
         write_whole(folder / MANIFEST, json.dumps(manifest, indent=2) + "\n")
 
     write_folder(path, "program for a machine", fill, marker=MANIFEST)

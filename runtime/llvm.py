@@ -17,7 +17,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from penstock.dialects.cpu import Cpu, chosen_cpu
-from penstock.dialects.diagnostics import UserError
+from penstock.dialects.diagnostics import UserError, pip_install
 from penstock.runtime.native import NativeModule
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 WHEEL = "llvmlite"
 F16_FUNCTIONS = "libgcc_s.so.1"
 """The library with what LLVM calls where a CPU of x86 has no instructions for conversions of f16."""
-INSTALL = "install it: pip install 'penstock[llvm]'"
+INSTALL = pip_install("llvm")
 
 
 def has_llvm() -> bool:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from importlib.metadata import version
 from pathlib import Path
 from typing import IO
 
 from xdsl.dialects.builtin import ModuleOp
 
+from penstock import __version__
 from penstock.dialects.context import WEIGHTS_ATTRIBUTE, PenstockContext
 from penstock.dialects.diagnostics import UserError
 from penstock.dialects.files import whole_file
@@ -60,7 +60,7 @@ def write_program(
     names = dict.fromkeys((*arguments, *(name for name, _, _ in weight_uses(module))))
     target = find_target(module)
     about: dict[str, object] = {
-        "penstock": version("penstock"),
+        "penstock": __version__,
         "machine": target.machine_name if target else None,
         "level": level_of(module),
     }

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+from penstock import __version__
 from penstock.dialects.diagnostics import USAGE, did_you_mean
 from penstock.tools.arguments import argument_texts
 from penstock.tools.errors import guarded
@@ -100,4 +101,4 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
 def _versions() -> str:
     from importlib.metadata import version
 
-    return f"penstock {version('penstock')}, xdsl {version('xdsl')}"
+    return f"penstock {__version__}, xdsl {version('xdsl')}"

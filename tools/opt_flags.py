@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Collection, Sequence
 from typing import NoReturn
 
+from penstock import __version__
 from penstock.dialects.diagnostics import USAGE, did_you_mean
 from penstock.tools.arguments import add_kernel, add_machine_options, add_schedule, natural
 from penstock.tools.text import STDIN
@@ -245,7 +246,7 @@ class _Version(argparse.Action):
         # Looking the versions up takes longer than the rest of the command line.
         from importlib.metadata import version
 
-        print(f"penstock-opt {version('penstock')}, xdsl {version('xdsl')}")
+        print(f"penstock-opt {__version__}, xdsl {version('xdsl')}")
         parser.exit()
 
 

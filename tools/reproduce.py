@@ -14,6 +14,7 @@ from pathlib import Path
 from xdsl.ir import Operation
 from xdsl.passes import ModulePass
 
+from penstock import __version__
 from penstock.dialects.context import PenstockContext
 from penstock.dialects.files import keep, temporary_folder, write_whole
 from penstock.lowering.printing import TextStyle, op_text
@@ -73,7 +74,7 @@ def write_headed(path: Path, line: str, what: str, text: str) -> None:
     Write a text to a file, headed by the command line that shows `what` is wrong with it, and by the versions of
     what found it. Raises UserError where it cannot be written.
     """
-    versions = f"penstock {version('penstock')}, xdsl {version('xdsl')}, Python {sys.version.split()[0]}"
+    versions = f"penstock {__version__}, xdsl {version('xdsl')}, Python {sys.version.split()[0]}"
     write_whole(path, f"// {line}\n// {what}\n// {versions}\n{text}")
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from penstock.dialects.diagnostics import UNSUPPORTED, UserError
+from penstock.dialects.diagnostics import UNSUPPORTED, UserError, pip_install
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -34,7 +34,7 @@ def import_tflite(path: Path) -> ModelProto:
     try:
         tflite = cast("Any", import_module("tflite"))
     except ImportError:
-        notes = ["pip install 'penstock[tflite]'"]
+        notes = [pip_install("tflite")]
         raise UserError(
             "a model of TensorFlow Lite is read by the package tflite", loc=str(path), notes=notes
         ) from None

@@ -14,7 +14,7 @@ from importlib import import_module
 from itertools import chain
 from typing import Any
 
-from penstock.dialects.diagnostics import UserError
+from penstock.dialects.diagnostics import UserError, pip_install
 from penstock.passes.planning.bounds import sufficient_height
 from penstock.passes.planning.budget import Budget
 from penstock.passes.planning.instance import common_unit
@@ -199,5 +199,5 @@ def _ortools() -> Any:
         # By name: type checkers need not have it either.
         return import_module("ortools.sat.python.cp_model")
     except ImportError:
-        notes = ["install it: pip install 'penstock[solver]'", "the other planners need nothing more"]
+        notes = [pip_install("solver"), "the other planners need nothing more"]
         raise UserError('the planner "cp-sat" needs OR-Tools, which is not installed', notes=notes) from None

@@ -16,13 +16,13 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock import __version__
 from penstock.dialects.files import write_whole
 from penstock.lowering.to_vta.disassembler import disassemble, micro_op_text
 from penstock.lowering.to_vta.isa import (
@@ -189,7 +189,7 @@ class _Description:
             "format": FORMAT,
             FILES: sorted(_NAMES),
             "schema": SCHEMA,
-            "penstock": version("penstock"),
+            "penstock": __version__,
             "machine": encoded.target.machine_name,
             "configuration": {
                 "batch": 1,

@@ -277,7 +277,7 @@ def test_without_a_c_compiler_the_remedy_is_named_and_the_interpreter_still_runs
     monkeypatch.setattr(compiler, "find_spec", lambda name: None)  # pyright: ignore
     monkeypatch.setattr(llvm, "find_spec", lambda name: None)  # pyright: ignore
     words = ("run", model, "--dim", "N=2", "--input", given, "-q")
-    refused(penstock(*words), "no C compiler", "CC", "pip install 'penstock[cc]'", "--level accel")
+    refused(penstock(*words), "no C compiler", "CC", "pip install 'penstock-compiler[cc]'", "--level accel")
     assert penstock(*words, "--level", "loop").status == 0
     np.testing.assert_array_equal(
         np.load(tmp_path / "output_0.npy"), np.maximum(np.ones((2, 4), np.float32) @ WEIGHT, 0)

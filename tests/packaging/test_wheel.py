@@ -16,6 +16,9 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+import penstock
+from penstock.dialects.diagnostics import DISTRIBUTION, pip_install
+
 FLOORS = ("dialects", "passes", "lowering", "runtime", "tools")
 
 PROGRAM = """\
@@ -106,12 +109,38 @@ def test_the_wheel_installs_and_runs_in_a_clean_environment(wheel: Path, tmp_pat
     assert Path(where).is_relative_to(environment.resolve()), "the installed package is the one that is tested"
 
     tools = environment / "bin"
-    assert run(tools / "penstock", "--version", cwd=tmp_path).startswith("penstock ")
+    assert run(tools / "penstock", "--version", cwd=tmp_path).startswith(f"penstock {penstock.__version__}, ")
     assert "gemmini-fp32" in run(tools / "penstock", "machines", "list", cwd=tmp_path)
     merged = run(tools / "penstock-opt", "-p", "cse", cwd=tmp_path, stdin=PROGRAM)
     assert "arith.muli %y, %y" in merged
     assert "graph-to-tensor" in run(tools / "penstock-opt", "--list-passes", cwd=tmp_path)
     run(python, "-c", "import penstock; penstock.compile", cwd=tmp_path)
+
+
+STRANGER = re.compile(r"""(?x) \bpenstock(?:\[ | \s*[=~<>!]=) | pip3?\ install [^\n]* [\s'"]penstock(?![-\w/]) |
+    \bdependencies\ =\ \[[^]]*"penstock" | \b(?:version|distribution|metadata|requires)\(["']penstock["']\)""")
+"""What would install, or ask for, the package `penstock` of a package index, which is not ours."""
+
+
+def test_nothing_installs_the_package_of_the_same_name_that_is_not_ours(repository: Path) -> None:
+    for wrong in ("pip install penstock", "install 'penstock[cc]'", "penstock==0.1", 'version("penstock")'):
+        assert STRANGER.search(wrong), wrong
+    for right in (pip_install("cc"), "pip install ./penstock/lab", "penstock machines", 'penstock = "penstock.tools"'):
+        assert not STRANGER.search(right), right
+    listed = run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=repository).split("\0")
+    paths = [repository / name for name in listed if name and Path(name) != Path(__file__).relative_to(repository)]
+    texts = {path: path.read_bytes().decode(errors="replace") for path in paths if path.is_file()}
+    found = [f"{path}: {match[0]}" for path, text in texts.items() for match in STRANGER.finditer(text)]
+    assert found == []
+    assert f'name = "{DISTRIBUTION}"' in texts[repository / "pyproject.toml"]
+
+
+def test_a_release_has_one_version_and_one_date(repository: Path) -> None:
+    citation = (repository / "CITATION.cff").read_text(encoding="utf-8")
+    version, date = (re.findall(rf"^{key}: (.*)$", citation, re.MULTILINE) for key in ("version", "date-released"))
+    changes = (repository / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert version == [penstock.__version__]
+    assert re.findall(r"^## (.*)$", changes, re.MULTILINE)[0] == f"{penstock.__version__} - {date[0]}"
 
 
 WITHOUT_DEPENDENCIES = "models"

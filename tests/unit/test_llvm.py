@@ -200,7 +200,7 @@ def test_without_llvmlite_the_way_to_install_it_is_told(program: Path, monkeypat
     monkeypatch.setattr(llvm, "WHEEL", "no_such_package")
     with pytest.raises(UserError, match="the backend llvm needs llvmlite") as raised:
         compiled(program, backend="llvm")
-    assert raised.value.notes == ("install it: pip install 'penstock[llvm]'",)
+    assert raised.value.notes == ("pip install 'penstock-compiler[llvm]'",)
 
 
 def test_libraries_are_freed_with_their_engines_in_any_order(program: Path) -> None:

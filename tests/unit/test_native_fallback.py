@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import penstock as package
-from penstock.dialects.diagnostics import UserError
+from penstock.dialects.diagnostics import UserError, pip_install
 from penstock.passes import toolchain as compiler
 from penstock.passes.toolchain import find_compiler
 from penstock.runtime import llvm
@@ -42,8 +42,8 @@ def test_without_any_compiler_both_remedies_are_named(monkeypatch: pytest.Monkey
     with pytest.raises(UserError, match=r"no C compiler is found: .* and ziglang is not installed") as refusal:
         package.compile(DIGITS / "digits.onnx")
     assert list(refusal.value.notes) == [
-        "install a C compiler (apt-get install gcc, or xcode-select --install), or: pip install 'penstock[cc]'",
-        "the interpreter backend does without one, and so does llvm: pip install 'penstock[llvm]'",
+        "install a C compiler (apt-get install gcc, or xcode-select --install), or: " + pip_install("cc"),
+        "the interpreter backend does without one, and so does llvm: pip install 'penstock-compiler[llvm]'",
     ]
     with np.load(DIGITS / "test_images.npz") as file:
         image = file["images"][:1]
@@ -71,7 +71,7 @@ def test_a_compiler_of_the_system_comes_first(tmp_path: Path) -> None:
     assert find_compiler().command == (str(gcc),)
 
 
-@pytest.mark.skipif(find_spec("ziglang") is None, reason="pip install 'penstock[cc]'")
+@pytest.mark.skipif(find_spec("ziglang") is None, reason="pip install 'penstock-compiler[cc]'")
 def test_the_compiler_of_the_package_computes_the_same_bits(request: pytest.FixtureRequest) -> None:
     """Floats keep the order and the roundings of the IR, so two compilers agree bit for bit."""
     with np.load(DIGITS / "test_images.npz") as file:

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from penstock.dialects.diagnostics import UserError
+from penstock.dialects.diagnostics import UserError, pip_install
 from penstock.tools.errors import guarded
 
 
@@ -25,7 +25,7 @@ def _serve() -> int:
     except ModuleNotFoundError as error:
         if error.name not in ("pygls", "lsprotocol"):
             raise
-        notes = ["install it: pip install 'penstock[lsp]'"]
+        notes = [pip_install("lsp")]
         raise UserError("the language server needs pygls, which is not installed", notes=notes) from None
     serve()
     return 0

@@ -16,7 +16,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -24,6 +23,7 @@ from lsprotocol import types
 from pygls.lsp.server import LanguageServer
 from pygls.uris import from_fs_path, to_fs_path
 
+from penstock import __version__
 from penstock.lowering.text_places import Extent
 from penstock.tools.lsp.documents import Completion, Document, Kind, Lines, Location, Problem, Symbol
 from penstock.tools.lsp.ir_text import IrText, complete_ir
@@ -177,9 +177,7 @@ def _read(language: Language, path: str, text: str) -> Document:
 def make_server() -> LanguageServer:
     """A server with all that it answers."""
     # Clients and pygls do not agree what ends a line, so that parts of a text could go to a wrong place.
-    server = LanguageServer(
-        "penstock-lsp", version("penstock"), text_document_sync_kind=types.TextDocumentSyncKind.Full
-    )
+    server = LanguageServer("penstock-lsp", __version__, text_document_sync_kind=types.TextDocumentSyncKind.Full)
 
     def encoding() -> str:
         return str(getattr(server.workspace.position_encoding, "value", server.workspace.position_encoding))

@@ -10,7 +10,7 @@ import json
 from importlib.resources import files
 from typing import Any
 
-from penstock.dialects.diagnostics import UserError
+from penstock.dialects.diagnostics import UserError, pip_install
 
 _HOME = "penstock.tools.report"
 
@@ -20,7 +20,7 @@ def plotting_library() -> str:
     try:
         return files("plotly").joinpath("package_data", "plotly.min.js").read_text(encoding="utf-8")
     except (ModuleNotFoundError, FileNotFoundError):
-        notes = ["install it: pip install 'penstock[report]'"]
+        notes = [pip_install("report")]
         raise UserError("a report is drawn with plotly, which is not installed", notes=notes) from None
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.dialects.byte_sizes import read_byte_size
-from penstock.dialects.diagnostics import USAGE, UserError, nearest_or_all
+from penstock.dialects.diagnostics import USAGE, UserError, nearest_or_all, pip_install
 from penstock.dialects.files import whole_file
 from penstock.tools.sweep.figures import ON_MACHINE
 from penstock.tools.sweep.tables import Row, Table
@@ -47,7 +47,7 @@ class Picture:
 def require_matplotlib() -> None:
     """Raise UserError without matplotlib."""
     if find_spec("matplotlib") is None:
-        raise UserError("pictures need the package matplotlib", notes=["pip install 'penstock[sweep]'"])
+        raise UserError("pictures need the package matplotlib", notes=[pip_install("sweep")])
 
 
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:

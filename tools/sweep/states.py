@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from xdsl.dialects.builtin import ModuleOp
 
+from penstock import __version__
 from penstock.dialects.context import PenstockContext, make_context
 from penstock.dialects.files import temporary_folder, write_whole
 from penstock.dialects.plugins import GROUP, OWN_GROUPS
@@ -66,7 +67,7 @@ def code_digest() -> str:
     groups = [name for name in entry_points().groups if name == GROUP or name.startswith(OWN_GROUPS)]
     modules = sorted({entry.module.partition(".")[0] for name in groups for entry in entry_points(group=name)})
     digests = [file_digest(path) for module in modules if module != "xdsl" for path in _sources(module)]
-    return digest_of([version("penstock"), version("xdsl"), version("numpy"), modules, digests])
+    return digest_of([__version__, version("xdsl"), version("numpy"), modules, digests])
 
 
 def _sources(module: str) -> list[Path]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.dialects.diagnostics import UserError, nearest_or_all
+from penstock.dialects.diagnostics import UserError, nearest_or_all, pip_install
 from penstock.tools.sweep.figures import METRICS, Figure
 from penstock.tools.sweep.grid import Run
 from penstock.tools.sweep.plan import SweepPlan
@@ -137,7 +137,7 @@ def require_pyarrow() -> None:
     from importlib.util import find_spec
 
     if find_spec("pyarrow") is None:
-        raise UserError("Parquet needs the package pyarrow", notes=["pip install 'penstock[sweep]', or write a .csv"])
+        raise UserError("Parquet needs the package pyarrow", notes=[pip_install("sweep"), "or write a .csv"])
 
 
 def _exact(value: Figure) -> str:

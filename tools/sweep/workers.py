@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
-from penstock.dialects.diagnostics import UserError
+from penstock.dialects.diagnostics import UserError, pip_install
 from penstock.tools.sweep.steps import Outcome, Step, run_step
 
 
@@ -161,7 +161,7 @@ def workers(jobs: int, scheduler: str | None) -> Generator[Workers]:
         try:
             from distributed import Client  # pyright: ignore
         except ImportError:
-            notes = ["pip install 'penstock[distributed]'"]
+            notes = [pip_install("distributed")]
             raise UserError("a cluster needs the package distributed", notes=notes) from None
         try:
             client: Any = Client(scheduler, set_as_default=False, timeout=10)

@@ -9,7 +9,7 @@ from itertools import accumulate
 from math import ceil, gcd, inf, isfinite
 from typing import Any
 
-from penstock.dialects.diagnostics import UserError
+from penstock.dialects.diagnostics import UserError, pip_install
 from penstock.passes.planning.on_chip.problem import OnChipAllocation, OnChipProblem, RunSpans, Tensor
 from penstock.passes.planning.on_chip.refine import Condition, SpaceSolution, refine
 from penstock.passes.planning.on_chip.registry import Options
@@ -157,10 +157,8 @@ class Highs:
         try:
             self._highspy: Any = importlib.import_module("highspy")  # is there with the extra only, and has no types
         except ImportError:
-            raise UserError(
-                'the strategy "milp" needs HiGHS, which is not installed',
-                notes=["pip install 'penstock[milp]'"],
-            ) from None
+            notes = [pip_install("milp")]
+            raise UserError('the strategy "milp" needs HiGHS, which is not installed', notes=notes) from None
         highspy = self._highspy
         self._model = model
         program = highspy.HighsLp()

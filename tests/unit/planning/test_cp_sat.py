@@ -119,4 +119,4 @@ def test_without_ortools_the_way_to_install_it_is_told(monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "ortools.sat.python.cp_model", None)
     with pytest.raises(UserError, match="needs OR-Tools, which is not installed") as caught:
         solve(Problem(TIGHT), "cp-sat")
-    assert "install it: pip install 'penstock[solver]'" in caught.value.notes
+    assert "pip install 'penstock-compiler[solver]'" in caught.value.notes

@@ -370,7 +370,7 @@ def test_milp_without_highs_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(sys.modules, "highspy", None)
     with pytest.raises(UserError, match="needs HiGHS") as caught:
         decide(CHAIN, "milp")
-    assert caught.value.notes == ("pip install 'penstock[milp]'",)
+    assert caught.value.notes == ("pip install 'penstock-compiler[milp]'",)
 
 
 def test_an_unknown_strategy_is_named_with_the_nearest() -> None:
