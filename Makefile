@@ -1,4 +1,4 @@
-# The two commands of a newcomer are `make demo` and `make test`; both create .venv when it is missing or outdated.
+# `make demo` and `make test` are all that a newcomer needs; both create .venv when it is missing or outdated.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -45,7 +45,7 @@ $(DEVELOPED): $(INSTALLED)
 	touch $@
 
 demo: $(INSTALLED)
-	$(BIN)/python examples/digits/demo.py
+	$(BIN)/penstock demo -o build/demo
 
 APART := tests/docs tests/packaging
 test: $(DEVELOPED)

@@ -14,6 +14,7 @@ from penstock.tools.arguments import argument_texts
 from penstock.tools.errors import guarded
 
 COMMANDS = {
+    "demo": "compile a small network that comes with Penstock, run it at every level, and show what was decided",
     "import": "turn an ONNX model or StableHLO into IR and weights",
     "export": "turn IR into an ONNX model",
     "compile": "lower a model or IR to a level, to C, to instructions, or to a plan",

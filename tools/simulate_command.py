@@ -7,6 +7,7 @@ it is refused. Functions that the host runs are named, and not simulated.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from penstock.dialects.diagnostics import USAGE, UserError
@@ -34,7 +35,7 @@ EPILOG = """\
 examples:
   penstock simulate model.onnx --machine vta-pynq
   penstock simulate model.accel.mlir --kernel fused_3 --svg fused_3.svg --trace fused_3.json
-  penstock simulate model.onnx --machine gemmini --csv cycles.csv --json cycles.json
+  penstock simulate model.onnx --machine gemmini --csv cycles.csv --json cycles.json --map spad=spad.svg
 """
 
 
@@ -50,6 +51,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--json", metavar="FILE", help="the figures, in the schema of docs/simulation.md")
     group.add_argument("--trace", metavar="FILE", help="what happens when, for https://ui.perfetto.dev")
     group.add_argument("--svg", metavar="FILE", help="a picture of it")
+    group.add_argument(
+        "--map",
+        metavar="SCOPE=FILE",
+        action="append",
+        default=[],
+        help="a picture of what lies where in a scope over the cycles; repeatable",
+    )
     group.add_argument("--window", metavar="FROM:TO", help="only these cycles in the trace and the picture")
     add_common(parser)
 
@@ -62,7 +70,9 @@ def execute(args: argparse.Namespace) -> int:
     from penstock.tools.programs import load_bound, say_remarks
     from penstock.tools.simulation_tables import report
 
-    require_distinct({f"--{name}": getattr(args, name) for name in ("csv", "json", "trace", "svg")}, args.model)
+    maps = [_read_map(text) for text in args.map]
+    outputs = {f"--{name}": getattr(args, name) for name in ("csv", "json", "trace", "svg")}
+    require_distinct({**outputs, **{f"--map {scope}": path for scope, path in maps}}, args.model)
     window = None if args.window is None else _read_window(args.window)
     if window is not None and args.trace is None and args.svg is None:
         raise UserError("--window is for --trace and --svg", status=USAGE)
@@ -86,11 +96,30 @@ def execute(args: argparse.Namespace) -> int:
         notes += [f"because {remark.data}" for remark in remarks if isinstance(remark, StringAttr)][:1]
         raise UserError(f'nothing runs on the machine "{run.target.machine_name}"', loc=str(program.path), notes=notes)
     texts = _texts(args, run, window, program.path.name)
+    texts += _maps(program, run, maps)
     # With -q, a report is what was asked for only where no file is.
     if not (args.quiet and texts) and not any(name == STDIN for name, _, _ in texts):
         print("\n".join(report(run)))
     write_texts(args, texts)
     return 0
+
+
+def _read_map(text: str) -> tuple[str, str]:
+    scope, equals, path = text.partition("=")
+    if not (scope and equals and path):
+        raise UserError(f'"{text}" is no map of a scope', notes=["write --map spad=spad.svg"], status=USAGE)
+    return scope, path
+
+
+def _maps(program: LoadedProgram, run: ProgramRun, maps: Sequence[tuple[str, str]]) -> list[tuple[str, str, str]]:
+    """The pictures of scopes that were asked for, as `_texts` has the other files."""
+    if not maps:
+        return []
+    from penstock.runtime.occupancy import occupancy_svg
+    from penstock.runtime.provenance import Provenance
+
+    provenance, title = Provenance(program.module, run), f"{program.path.name} on {run.target.machine_name}"
+    return [(path, occupancy_svg(provenance, scope, title), f"the map of {scope}") for scope, path in maps]
 
 
 def _require_machine(args: argparse.Namespace, program: LoadedProgram) -> None:

@@ -4,7 +4,8 @@ Trains the small convolutional network that the demonstration compiles, and expo
 The data are the 1,797 handwritten digits of 8 x 8 pixels that scikit-learn bundles (the test set
 of the UCI "Optical Recognition of Handwritten Digits" data set), so nothing is downloaded. The
 network is written in NumPy, one function forward and one backward, and trained with Adam; a seed
-fixes the split, the initial weights and the batches. It writes four files beside this one:
+fixes the split, the initial weights and the batches. It writes four files beside this one, the first
+two by way of links to those that `penstock demo` has:
 
 - `digits.onnx`: conv 3x3 (1 -> 16, pad 1), relu, max_pool 2x2, conv 3x3 (16 -> 32, pad 1), relu,
   flatten, gemm (512 -> 10);

@@ -26,17 +26,23 @@ _TURN = 137.508
 
 
 def svg_map(
-    problem: Problem, plan: Plan, title: str, bound: int | None = None, places: Mapping[str, str] | None = None
+    problem: Problem,
+    plan: Plan,
+    title: str,
+    bound: int | None = None,
+    places: Mapping[str, str] | None = None,
+    *,
+    axis: str = "time",
 ) -> str:
     """
     The picture of a plan, with lines at the capacity and at the lower bound, if no better one is known; `places` says
-    where buffers come from, by their ids.
+    where buffers come from, by their ids, and `axis` what their lifetimes are counted in.
     """
     bound = lower_bound(problem) if bound is None else bound
-    return "\n".join(_lines(problem, plan, title, bound, places or {})) + "\n"
+    return "\n".join(_lines(problem, plan, title, bound, places or {}, axis)) + "\n"
 
 
-def _lines(problem: Problem, plan: Plan, title: str, bound: int, places: Mapping[str, str]) -> Iterator[str]:
+def _lines(problem: Problem, plan: Plan, title: str, bound: int, places: Mapping[str, str], axis: str) -> Iterator[str]:
     scale = _Scale(problem, plan)
     listed: list[tuple[str, str]] = []
     drawn: list[str] = []
@@ -57,7 +63,7 @@ def _lines(problem: Problem, plan: Plan, title: str, bound: int, places: Mapping
     yield f'<text x="{_LEFT}" y="{_TOP - 18}" font-size="14">{xml_text(title)}</text>'
     yield f'<rect x="{_LEFT}" y="{_TOP}" width="{WIDTH}" height="{HEIGHT}" fill="#f4f4f4"/>'
     yield from drawn
-    yield from _axes(scale)
+    yield from _axes(scale, axis)
     # The label of the bound makes way for that of the capacity, which is above it.
     highest = 0.0
     if problem.capacity is not None:
@@ -131,7 +137,7 @@ def _label(boxes: Sequence[tuple[float, float, float, float]], name: _Name) -> I
     yield f'<text {place} fill="black" stroke="none" text-anchor="middle"{turn}>{xml_text(text)}</text>'
 
 
-def _axes(scale: _Scale) -> Iterator[str]:
+def _axes(scale: _Scale, axis: str) -> Iterator[str]:
     yield f'<path d="M{_LEFT} {_TOP}V{_TOP + HEIGHT}H{_LEFT + WIDTH}" fill="none" stroke="black"/>'
     for time in ticks(scale.first, scale.last):
         place = f'x="{scale.x(time):.2f}" y="{_TOP + HEIGHT + 16}"'
@@ -139,7 +145,7 @@ def _axes(scale: _Scale) -> Iterator[str]:
     for byte in ticks(0, scale.bytes):
         yield f'<text x="{_LEFT - 6}" y="{scale.y(byte) + 3.5:.2f}" text-anchor="end">{byte:,}</text>'
     middle = _LEFT + WIDTH / 2
-    yield f'<text x="{middle:.2f}" y="{_TOP + HEIGHT + 36}" text-anchor="middle" font-size="12">time</text>'
+    yield f'<text x="{middle:.2f}" y="{_TOP + HEIGHT + 36}" text-anchor="middle" font-size="12">{axis}</text>'
     half = f"{_TOP + HEIGHT / 2:.2f}"
     turn = f'transform="rotate(-90 14 {half})"'
     yield f'<text x="14" y="{half}" text-anchor="middle" font-size="12" {turn}>bytes</text>'

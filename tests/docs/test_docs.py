@@ -5,6 +5,7 @@ Every example of the README and of docs/ is run, in order, in a folder of its ow
   those of the pages before it.
 - In a ```` ```console ```` block each `$ command` is run, and what follows is its output; a line `...` stands for
   any number of lines. `penstock` and `penstock-opt` run in this process; so does `cat`.
+- A picture that a command writes is the one of that name that the page shows.
 - A ```` ```python ```` block is executed; a ```` ```text ```` block right behind it is what it prints.
 """
 
@@ -30,9 +31,10 @@ PAGES = [ROOT / "README.md", *(path for path in sorted((ROOT / "docs").rglob("*.
 MLIR_TOOLS = ("mlir-opt-19", "mlir-translate-19", "llc-19", "cc")
 """Commands that are not ours: those of docs/interchange.md."""
 
-NOT_RUN = ("make ", "git clone ", "cd ", "pip install ", ". ", "python -m venv ")
+NOT_RUN = ("make ", "git clone ", "cd ", "pip install ", ". ", "python -m venv ", "python3 -m venv ", "penstock demo")
 """Commands that other tests run, or that would install something."""
 
+_PICTURE = re.compile(r"!\[[^]]*\]\(([^)]+)\)")
 _FENCE = re.compile(r"^```(\w+)?(?: title=\"([^\"]+)\")?\s*$")
 
 
@@ -147,6 +149,10 @@ def test_the_examples_of(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
         elif block.language == "text" and printed:
             assert matches(block.text, printed), f"{place}: the example before it prints\n{printed}"
             printed = ""
+    shown = {Path(name).name: page.parent / name for name in _PICTURE.findall(page.read_text())}
+    drawn = [name for name in shown if Path(name).exists()]
+    assert [name for name in drawn if Path(name).read_bytes() != shown[name].read_bytes()] == []
+    assert page.name != "README.md" or drawn == ["digits.svg"]
 
 
 def test_an_output_that_differs_is_noticed() -> None:

@@ -85,6 +85,7 @@ OPTIONS = [
     "machines show vta-pynq --set",
     "run m.mlir --level",
     "simulate m.mlir --window",
+    "simulate m.mlir --machine gemmini-fp32 --map",
     "quantize m.onnx --calibration x.npy -o o.mlir --method percentile --percentile",
 ]
 

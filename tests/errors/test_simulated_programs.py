@@ -90,6 +90,16 @@ def test_programs_by_hand_at_both_levels_are_simulated(penstock: Command) -> Non
             ["--machine", "gemmini"],
             ['bad.mlir:1:1: error: the module is made for the machine "small", not for "gemmini"'],
         ),
+        (
+            MACHINE + ENTRY + COMMANDS,
+            ["--map", "spad"],
+            ['error: "spad" is no map of a scope', "note: write --map spad=spad.svg"],
+        ),
+        (
+            MACHINE + ENTRY + COMMANDS,
+            ["--map", "spat=map.svg"],
+            ['error: no buffer is in "spat"', 'did you mean "spad"?'],
+        ),
     ],
 )
 def test_a_program_that_cannot_be_simulated_says_where(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
+import re
 from pathlib import Path
-from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
@@ -13,23 +12,15 @@ import pytest
 
 from penstock.runtime.compiler import load_input
 from penstock.runtime.interpreter import run_module
+from penstock.tools import demo_command
+
+if TYPE_CHECKING:
+    from tests.conftest import Command
 
 
 @pytest.fixture
 def folder(repository: Path) -> Path:
     return repository / "examples" / "digits"
-
-
-@pytest.fixture
-def demo(folder: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The demonstration as a module; it is a script, in no package."""
-    spec = importlib.util.spec_from_file_location("digits_demo", folder / "demo.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, spec.name, module)  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_the_committed_model_recognises_97_percent_of_the_held_out_digits(folder: Path) -> None:
@@ -49,38 +40,42 @@ def test_the_committed_files_are_small_and_the_network_is_the_documented_one(fol
     assert kinds == ["Conv", "Relu", "MaxPool", "Conv", "Relu", "Flatten", "Gemm"]
 
 
-def test_the_demonstration_agrees_at_every_level_and_shows_its_decisions(
-    demo: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert demo.demonstrate("gemmini-fp32", tmp_path / "out", 4, 2)
-    out = capsys.readouterr().out
+def test_the_demonstration_agrees_at_every_level_and_shows_its_decisions(penstock: Command, tmp_path: Path) -> None:
+    done = penstock("demo", "-o", tmp_path / "out", "--images", "4", "--interpret", "2")
+    assert done.status == 0, done.err
     for level in ("graph, interpreted", "tensor, interpreted", "loop, as C", "accel, interpreted", "accel, as C"):
-        assert level in out
-    for word in ("lower bound", "compulsory", "multiply-accumulates", '"relu1"', "spad", "acc"):
-        assert word in out
+        assert level in done.out
+    for word in ("lower bound", "compulsory", "multiply-accumulates", '"relu1"', "all levels agree"):
+        assert word in done.out
+    *_, spad, acc = re.split(r"\n(?=\w+: [\d,]+ bytes upwards)", done.out)
+    assert spad.startswith("spad: 5,760 bytes upwards, 11,126 cycles to the right\n")
+    assert "%w_ring[0] of @fused_2" in spad, "slots take turns"
+    assert acc.startswith("acc: 2,048 bytes")
+    assert "accel level, as C" in done.err, "how it goes on"
     written = {path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*.*")}
-    assert {"graph.mlir", "tensor.mlir", "loop.mlir", "accel.mlir", "accel_c/main.c", "accel_c/main.h"} <= written
+    assert {"digits.onnx", "graph.mlir", "tensor.mlir", "loop.mlir", "accel.mlir"} <= written
+    assert {"accel_c/main.c", "accel_c/main.h"} <= written
 
 
-def test_a_level_that_disagrees_is_reported(demo: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_level_that_disagrees_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     labels = np.asarray([0, 1])
     right = np.asarray([[5.0, 0.0], [0.0, 5.0]], np.float32)
-    good = demo.Result("graph", "interpreted", right, 0.1)
-    assert demo.print_agreement([good, demo.Result("loop", "as C", right, 0.1)], labels)
-    off = demo.Result("loop", "as C", right + np.float32(0.01), 0.1)
-    assert not demo.print_agreement([good, off], labels)
-    wrong = demo.Result("graph", "interpreted", right[::-1], 0.1)
-    assert not demo.print_agreement([wrong], labels)
+    good = demo_command.Result("graph", "interpreted", right, 0.1)
+    assert demo_command.print_agreement([good, demo_command.Result("loop", "as C", right, 0.1)], labels)
+    off = demo_command.Result("loop", "as C", right + np.float32(0.01), 0.1)
+    assert not demo_command.print_agreement([good, off], labels)
+    wrong = demo_command.Result("graph", "interpreted", right[::-1], 0.1)
+    assert not demo_command.print_agreement([wrong], labels)
     assert "1.00e-02" in capsys.readouterr().out
 
 
 def test_without_a_c_compiler_the_demonstration_says_so_and_interprets(
-    demo: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    penstock: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CC", str(tmp_path / "no-such-compiler"))
-    assert demo.demonstrate("gemmini-fp32", tmp_path / "out", 4, 1)
-    printed = capsys.readouterr()
-    assert "accel level is not run as C" in printed.err
-    assert "install a C compiler" in printed.err
-    assert "accel, interpreted" in printed.out
-    assert "as C" not in printed.out
+    done = penstock("demo", "-o", tmp_path / "out", "--images", "4", "--interpret", "1", "-q")
+    assert done.status == 0
+    assert "accel level are not run as C" in done.err
+    assert "install a C compiler" in done.err
+    assert "accel, interpreted" in done.out
+    assert "as C" not in done.out

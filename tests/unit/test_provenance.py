@@ -10,10 +10,13 @@ from sampling import sweep
 from xdsl.dialects.linalg.ops import GenericOp
 
 from penstock.dialects.accel import DmaOp, ExecOp
+from penstock.dialects.diagnostics import UserError
 from penstock.dialects.machine import DRAM
 from penstock.dialects.mem import CopyOp
 from penstock.lowering.line_map import function_lines, origins_of
+from penstock.passes.planning.problem import height, validate
 from penstock.runtime.compiler import compile_module, load_input
+from penstock.runtime.occupancy import occupancy
 from penstock.runtime.provenance import Provenance
 from penstock.runtime.simulator.run import run_program
 
@@ -68,6 +71,21 @@ def test_what_a_command_touches_is_a_buffer_that_is_alive_then(machine: str) -> 
                 assert len(holders) == 1
                 count += 1
     assert count > 100
+
+
+def test_slots_of_a_ring_take_turns_and_no_byte_has_two_values_in_a_cycle(digits: Provenance) -> None:
+    for scope, most in (("spad", 5760), ("acc", 2048)):
+        problem, plan = occupancy(digits, scope)
+        validate(problem, plan)
+        assert height(problem, plan) == most
+    problem, _ = occupancy(digits, "spad")
+    first, second = (each for each in problem.buffers if each.id.startswith("%w_ring") and "fused_2" in each.id)
+    assert len(first.intervals) == len(second.intervals) == 4, "eight tiles of weights"
+    changes = sorted((*first.intervals, *second.intervals))
+    assert changes[::2] == list(first.intervals), "they come in turn"
+    with pytest.raises(UserError, match='no buffer is in "spud"') as caught:
+        occupancy(digits, "spud")
+    assert 'did you mean "spad"?' in caught.value.notes[0]
 
 
 CONV = """
