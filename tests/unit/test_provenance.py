@@ -19,6 +19,7 @@ from penstock.runtime.compiler import compile_module, load_input
 from penstock.runtime.occupancy import occupancy
 from penstock.runtime.provenance import Provenance
 from penstock.runtime.simulator.run import run_program
+from penstock.tools import main
 
 if TYPE_CHECKING:
     from tests.conftest import Command
@@ -30,6 +31,15 @@ MACHINES = ("gemmini-fp32", "smaug-smv", "vta-pynq", "neural-cluster", "snax-ope
 @pytest.fixture(scope="module")
 def digits() -> Provenance:
     return lowered("gemmini-fp32")
+
+
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The text of its accel level, which needs no compiling."""
+    path = tmp_path_factory.mktemp("digits") / "digits.accel.mlir"
+    words = ["compile", str(DIGITS), "--machine", "gemmini-fp32", "--emit", "accel", "-o", str(path), "-q"]
+    assert main.run(words) == 0
+    return path
 
 
 def lowered(machine: str) -> Provenance:
@@ -184,13 +194,20 @@ def test_a_line_of_a_text_is_a_node_too(penstock: Command, tmp_path: Path) -> No
         (["--byte", "spad:0x100000@5"], 2, '"spad" has no byte 1,048,576: it has 262,144'),
         (["--cycle", "99999"], 2, "there is no cycle 99,999: the run has 11,126"),
         (["--cycle", "now"], 2, '"now" is no number for --cycle'),
-        (["--node", "conv9"], 2, 'nothing of the program comes from "conv9"\nnote: did you mean "conv'),
     ],
 )
-def test_what_is_not_there_is_refused(penstock: Command, arguments: list[str], status: int, says: str) -> None:
-    done = penstock("explain", str(DIGITS), "--machine", "gemmini-fp32", *arguments, "-q")
+def test_what_is_not_there_is_refused(
+    penstock: Command, commands: Path, arguments: list[str], status: int, says: str
+) -> None:
+    done = penstock("explain", commands, *arguments, "-q")
     assert (done.status, done.out) == (status, "")
     assert says in done.err
+
+
+def test_a_node_that_is_not_there_is_refused(penstock: Command) -> None:
+    done = penstock("explain", str(DIGITS), "--machine", "gemmini-fp32", "--node", "conv9", "-q")
+    assert (done.status, done.out) == (2, "")
+    assert 'nothing of the program comes from "conv9"\nnote: did you mean "conv' in done.err
 
 
 def test_the_host_has_no_cycles(penstock: Command) -> None:

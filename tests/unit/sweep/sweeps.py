@@ -16,11 +16,10 @@ from penstock.tools.sweep.tables import ALL, Table
 from penstock.tools.sweep.workers import ThisProcess, Workers
 
 LAYER = """
-func.func @main(%x: tensor<48x64xf32>, %w: tensor<64x80xf32>, %v: tensor<80x32xf32>) -> tensor<48x32xf32> {
-  %xw = graph.matmul %x, %w : (tensor<48x64xf32>, tensor<64x80xf32>) -> tensor<48x80xf32>
-  %h = graph.relu %xw : tensor<48x80xf32>
-  %y = graph.matmul %h, %v : (tensor<48x80xf32>, tensor<80x32xf32>) -> tensor<48x32xf32>
-  func.return %y : tensor<48x32xf32>
+func.func @main(%x: tensor<32x48xf32>, %w: tensor<48x40xf32>) -> tensor<32x40xf32> {
+  %xw = graph.matmul %x, %w : (tensor<32x48xf32>, tensor<48x40xf32>) -> tensor<32x40xf32>
+  %y = graph.relu %xw : tensor<32x40xf32>
+  func.return %y : tensor<32x40xf32>
 }
 """
 
