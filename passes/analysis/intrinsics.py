@@ -113,7 +113,12 @@ class Match:
 
     def adjoining(self, number: int) -> int:
         """How many of the last dims of operand `number` are one block, without gaps between its rows."""
-        return len(block_of(self.intrinsic, self.operands.index(number))) or 1 if number in self.operands else 1
+        if number not in self.operands or not block_of(self.intrinsic, place := self.operands.index(number)):
+            return 1
+        # Rows that nothing plays are iterated one by one, each in granules of its own.
+        results = pattern_of(self.intrinsic).access.operands[place].index_map.results
+        played = [any(self.dims[dim] is not None for dim in expr.used_dims()) for expr in results]
+        return len(played) - played.index(True) if any(played) else 1
 
 
 BODY = 1
