@@ -55,8 +55,9 @@ from benchmarks.networks import network as whole_network
 from benchmarks.planning_runs import text_table
 from penstock.dialects.accel import DmaOp, ExecOp
 from penstock.dialects.context import PenstockContext, make_context
-from penstock.lowering.from_machine_toml import load_machine, shipped_machines
+from penstock.lowering.from_machine_toml import load_machine
 from penstock.lowering.from_text import SourceText, parse_text
+from penstock.lowering.machine_names import shipped_machines
 from penstock.lowering.to_vta.module import encode_module
 from penstock.lowering.to_vta.stream import program_of
 from penstock.passes.analysis.commands.hazards import check

@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.measure import Row, once, paired, say, table
 from benchmarks.native import chosen
 from benchmarks.native_rows import Work, all_work
-from penstock.lowering.from_machine_toml import NATIVE
+from penstock.lowering.machine_names import NATIVE
 
 
 def measured(work: Work, machine: str) -> Row:

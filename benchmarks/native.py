@@ -44,7 +44,7 @@ from benchmarks.networks import Feeds, check_agreement
 from benchmarks.peers import Run, multiply_adds, numpy_product, onnxruntime, openvino
 from penstock.dialects import alignment
 from penstock.dialects.diagnostics import UserError
-from penstock.lowering.from_machine_toml import NATIVE
+from penstock.lowering.machine_names import NATIVE
 
 REPETITIONS = 15
 SAMPLE_SECONDS = 5e-3

@@ -46,7 +46,8 @@ from penstock.dialects.diagnostics import UserError
 from penstock.dialects.mem import RingType, ScopedAllocation
 from penstock.lowering.from_kernel.parser import parse_source
 from penstock.lowering.from_kernel.syntax import Call, walk
-from penstock.lowering.from_machine_toml import load_machine, shipped_machines
+from penstock.lowering.from_machine_toml import load_machine
+from penstock.lowering.machine_names import shipped_machines
 from penstock.passes.analysis.commands.traffic import traffic
 from penstock.passes.analysis.kernels import HOST, device_of, kernels, machine_of
 from penstock.passes.analysis.loops import trip_count

@@ -14,7 +14,8 @@ import numpy as np
 
 from benchmarks.networks import Feeds
 from penstock.dialects.files import temporary_folder
-from penstock.lowering.from_machine_toml import NATIVE, load_machine
+from penstock.lowering.from_machine_toml import load_machine
+from penstock.lowering.machine_names import NATIVE
 from penstock.passes.toolchain import find_compiler, load_code
 
 Run = Callable[[], Sequence[Any]]

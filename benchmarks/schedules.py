@@ -36,8 +36,8 @@ from benchmarks.networks import network
 from benchmarks.planning_runs import text_table
 from penstock.dialects.context import PenstockContext, make_context
 from penstock.dialects.diagnostics import UserError
-from penstock.lowering.from_machine_toml import shipped_machines
 from penstock.lowering.from_text import SourceText, parse_text
+from penstock.lowering.machine_names import shipped_machines
 from penstock.lowering.to_text import module_text
 from penstock.runtime.compiler import compile_module, load_input
 from penstock.runtime.machines import attach_machine

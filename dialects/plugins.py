@@ -14,11 +14,12 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Literal, TypeVar
-
-from xdsl.universe import Universe
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from penstock.dialects.diagnostics import warn_of
+
+if TYPE_CHECKING:
+    from xdsl.universe import Universe
 
 GROUP = "xdsl.universe"
 OWN_GROUPS = "penstock."
@@ -44,6 +45,9 @@ def _installed_on(group: str, path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
 
 @lru_cache(maxsize=4)
 def _universe_on(path: tuple[str, ...]) -> Universe:
+    # Names of planners and machines are looked up without the IR.
+    from xdsl.universe import Universe
+
     return Universe.get_multiverse()
 
 

@@ -21,14 +21,11 @@ import re
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import cast
 
-from penstock.dialects.cpu import chosen_cpu
 from penstock.dialects.diagnostics import UserError, did_you_mean
 from penstock.dialects.machine import IntrinsicOp, TargetOp
-from penstock.dialects.plugins import installed
 from penstock.lowering.machine_file import MachineFile
 from penstock.lowering.machine_keys import (
     BEHAVIOUR_KEYS,
@@ -39,17 +36,12 @@ from penstock.lowering.machine_keys import (
     SINGLE_KINDS,
     part_keys,
 )
+from penstock.lowering.machine_names import SUFFIX, machine_text, of_cpu
 from penstock.lowering.machine_options import with_options
 from penstock.lowering.machine_tables import FaultLog
 from penstock.lowering.machine_templates import with_families
 from penstock.lowering.toml_positions import Path as KeyPath
 from penstock.lowering.toml_positions import Positions, locate, read_toml
-
-MACHINES = "penstock.machines"
-"""The group of entry points of machine files: each is the path of one."""
-NATIVE = "native"
-"""What asks for the host with the registers of the CPU that code is made for, see `dialects.cpu`."""
-_SUFFIX = ".toml"
 
 
 class MachineFileError(UserError):
@@ -69,53 +61,6 @@ class MachineFileError(UserError):
 
     def __str__(self) -> str:
         return "\n".join(str(fault) for fault in self.faults)
-
-
-def shipped_machines() -> list[str]:
-    """The names of the machines that come with Penstock, in alphabetical order."""
-    files = resources.files("penstock.machines").iterdir()
-    return sorted(file.name.removesuffix(_SUFFIX) for file in files if file.name.endswith(_SUFFIX))
-
-
-def _installed_machine(name: str) -> str:
-    """The path of the machine file that an installed package offers under this name, in the group `MACHINES`."""
-    offered = {entry.name: entry for entry in installed(MACHINES)}
-    if name not in offered:
-        known = [*shipped_machines(), *offered]
-        near = did_you_mean(name, [*known, NATIVE])
-        listed = f"the machines are {', '.join(known)}, and {NATIVE}; a path must end in {_SUFFIX}"
-        raise UserError(f'unknown machine "{name}"', notes=[near, listed] if near else [listed])
-    try:
-        return str(offered[name].load())
-    except Exception as error:
-        message = f'the package that offers the machine "{name}" does not load: {type(error).__name__}: {error}'
-        raise UserError(message) from error
-
-
-def _of_cpu(name: str) -> str:
-    """A name, or that of the shipped machine that "native" is."""
-    return chosen_cpu().machine if name == NATIVE else name
-
-
-def machine_text(name_or_path: str) -> tuple[str, str]:
-    """
-    The name to report and the text of a machine file: a shipped machine, one of an installed package, "native", or a
-    path that ends in `.toml`.
-
-    Raises UserError for a name that is none of these and for a file that cannot be read.
-    """
-    name_or_path = _of_cpu(name_or_path)
-    if not name_or_path.endswith(_SUFFIX):
-        if name_or_path in shipped_machines():
-            file = name_or_path + _SUFFIX
-            return file, (resources.files("penstock.machines") / file).read_text(encoding="utf-8")
-        name_or_path = _installed_machine(name_or_path)
-    try:
-        return name_or_path, Path(name_or_path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"cannot read the file: {error.strerror}", loc=name_or_path) from None
-    except UnicodeDecodeError:
-        raise UserError("the file is not UTF-8 text", loc=name_or_path) from None
 
 
 def read_machine(
@@ -148,9 +93,9 @@ def load_machine(name_or_path: str, options: Mapping[str, object] | None = None)
 
     Raises UserError for an unknown name or an unreadable file, MachineFileError for a file or options with faults.
     """
-    if options or name_or_path.endswith(_SUFFIX):
+    if options or name_or_path.endswith(SUFFIX):
         return _load(name_or_path, options)
-    return _shipped(_of_cpu(name_or_path)).clone()
+    return _shipped(of_cpu(name_or_path)).clone()
 
 
 @cache
@@ -200,7 +145,7 @@ def machine_document(file: str, text: str, extending: tuple[str, ...] = ()) -> t
     if not isinstance(name, str):
         raise UserError("extends must be the name or the path of a machine", loc=loc)
     try:
-        base_file, base_text = machine_text(str(Path(file).parent / name) if name.endswith(_SUFFIX) else name)
+        base_file, base_text = machine_text(str(Path(file).parent / name) if name.endswith(SUFFIX) else name)
     except UserError as fault:
         raise UserError(f"extends: {fault.message}", loc=loc, notes=fault.notes) from None
     if base_text in (*extending, text):

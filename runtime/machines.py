@@ -69,7 +69,7 @@ class AttachMachinePass(ModulePass):
     name = "attach-machine"
 
     machine: str
-    """A machine of `penstock machines list`, or the path of a machine file."""
+    """A machine of `penstock list machines`, or the path of a machine file."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         attach_machine(op, self.machine)

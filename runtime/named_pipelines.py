@@ -30,7 +30,7 @@ threads that run loops of the host.
 def named_pipelines() -> Mapping[str, Callable[[ArgSpec, str], str]]:
     """Every pipeline that has a name, and what makes its text of the options that are given at a place."""
     # Few command lines name a pipeline, and reading the machines takes a while.
-    from penstock.lowering.from_machine_toml import shipped_machines
+    from penstock.lowering.machine_names import shipped_machines
 
     found: dict[str, Callable[[ArgSpec, str], str]] = {entry.name: _loaded(entry.load) for entry in installed(GROUP)}
     return found | {f"{name}{SUFFIX}": _for_machine(name) for name in shipped_machines()}

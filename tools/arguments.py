@@ -86,7 +86,7 @@ def add_machine(parser: argparse._ActionsContainer) -> None:  # pyright: ignore[
     parser.add_argument(
         "--machine",
         metavar="NAME",
-        help="a machine of `penstock machines`, or a machine file; without one, code for the host",
+        help="a machine of `penstock list machines`, or a machine file; without one, code for the host",
     )
     add_machine_options(parser)
 

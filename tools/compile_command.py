@@ -50,7 +50,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_kernel(parser)
     add_machine(parser)
     add_pipeline(parser)
-    parser.add_argument("--emit", choices=tuple(EMITTERS), default="plan", help="default: plan")
+    parser.add_argument(
+        "--emit",
+        choices=tuple(EMITTERS),
+        default=DEFAULT_EMITTER,
+        help=f"default: {DEFAULT_EMITTER}; `penstock list emitters` says what each is",
+    )
     parser.add_argument(
         "-o",
         "--output",
@@ -276,6 +281,8 @@ class Emitter:
     """Of the default output: MODEL.SUFFIX."""
     write: Callable[[EmitterInput, Path], str]
     """Writes the output, and returns what to say of it."""
+    about: str
+    """What the output is, in a sentence."""
     is_text: bool = False
     """Whether the output is a file of text, which may be stdout."""
     kind: str = "a folder"
@@ -286,16 +293,43 @@ class Emitter:
     """Whether it holds inputs and what the program before lowering computes from them."""
 
 
-EMITTERS: dict[str, Emitter] = {
-    **{level: Emitter(f"{level}.mlir", _write_text, is_text=True) for level in LEVELS},
-    "schedule": Emitter("schedule.mlir", _write_schedule, is_text=True),
-    "c": Emitter("c", _write_c, has_source=True),
-    "llvm": Emitter("ll", _write_llvm, is_text=True),
-    "plan": Emitter("plan", _write_plan, has_source=True, kind="a file to be mapped"),
-    "vta": Emitter("vta", _write_vta, takes_inputs=True),
-    "device-c": Emitter("device", _write_device, takes_inputs=True),
-    "firmware": Emitter("firmware", _write_firmware, takes_inputs=True),
+_AT_LEVEL = {
+    "graph": "IR at the end of the graph level: operators of the network, fused.",
+    "tensor": "IR at the end of the tensor level: kernels, each on its device, in tiles.",
+    "loop": "IR at the end of the loop level: what lies in which memory, and where; for the host, what is compiled.",
+    "accel": "IR at the end of the accel level: the commands of the machine.",
 }
+
+EMITTERS: dict[str, Emitter] = {
+    **{level: Emitter(f"{level}.mlir", _write_text, _AT_LEVEL[level], is_text=True) for level in LEVELS},
+    "schedule": Emitter(
+        "schedule.mlir", _write_schedule, "The schedules of the kernels, a file that --schedule takes.", is_text=True
+    ),
+    "c": Emitter("c", _write_c, "A folder with C11 of the program, a function for each kernel.", has_source=True),
+    "llvm": Emitter("ll", _write_llvm, "LLVM IR of the program.", is_text=True),
+    "plan": Emitter(
+        "plan",
+        _write_plan,
+        "A file with machine code and weights, which penstock run and Engine.load run without the compiler.",
+        has_source=True,
+        kind="a file to be mapped",
+    ),
+    "vta": Emitter(
+        "vta", _write_vta, "A folder with VTA's instructions and the memory that they run in.", takes_inputs=True
+    ),
+    "device-c": Emitter(
+        "device",
+        _write_device,
+        "A folder with C for a real machine: its commands as its file spells them.",
+        takes_inputs=True,
+    ),
+    "firmware": Emitter(
+        "firmware", _write_firmware, "A folder with C for a machine without an operating system.", takes_inputs=True
+    ),
+}
+
+DEFAULT_EMITTER = "plan"
+"""What is written where --emit does not say."""
 
 
 def _inputs(args: argparse.Namespace, signature: Signature) -> list[Array]:

@@ -28,6 +28,7 @@ COMMANDS = {
     "sweep": "compile and simulate in all combinations of what a plan varies, and make the table",
     "explain": "say where a byte, a cycle or a node of a program comes from",
     "report": "show a program as a page for a browser",
+    "list": "list planners, tilers, strategies, machines, passes, ops or emitters",
     "machines": "list, show or validate machines",
     "show": "print what kernels compute, as text of the kernel language",
     "format": "write texts of kernels in their one form",

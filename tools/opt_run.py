@@ -116,11 +116,13 @@ class OptRun:
         args = self.args
         if not (args.list_passes or args.help_pass is not None or args.show_dialects):
             return None
-        from penstock.tools.pass_help import help_pass, list_passes
+        from penstock.tools.listed import lines
+        from penstock.tools.lists import passes
+        from penstock.tools.pass_help import help_pass
 
         if args.show_dialects:
             return "Available Dialects: " + ",".join(sorted(factories("all_dialects")))
-        return list_passes() if args.list_passes else help_pass(str(args.help_pass))
+        return "\n".join(lines(passes())) if args.list_passes else help_pass(str(args.help_pass))
 
     def _is_edited(self) -> bool:
         items = split_pipeline(self.args.passes)

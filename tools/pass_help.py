@@ -13,43 +13,41 @@ from xdsl.utils.target import Target
 
 from penstock.dialects.diagnostics import USAGE, UserError, nearest_or_all
 from penstock.dialects.plugins import factories
-from penstock.lowering.from_machine_toml import shipped_machines
+from penstock.lowering.machine_names import shipped_machines
 from penstock.runtime.levels import LEVELS, level_of_class
 from penstock.runtime.named_pipelines import DEFAULT, OPTIONS, SUFFIX, named_pipelines
 from penstock.runtime.pass_manager import available_passes, load_pass
 from penstock.runtime.pass_options import options_of
+from penstock.tools.listed import WIDTH, Listed, failure, first_sentence
 
-WIDTH = 120
 _OWN, _UPSTREAM = "penstock", "xdsl"
 _TARGETS = tuple("riscv x86 csl snitch arm stencil dmp mpi hls gpu fpga wasm snrt".split())
 """What is in the names of passes of xDSL that are for one target or one kind of program."""
 
 
-def list_passes() -> str:
-    """Name and first sentence of every pass, one a line, by what they are for; then the pipelines that have names."""
-    groups: dict[str, dict[str, str]] = {}
+def listed_passes() -> list[Listed]:
+    """Every pass, by what they are for."""
+    groups: dict[str, list[Listed]] = {}
     for name, load in available_passes().items():
         try:
             pass_type = load()
-            group, purpose = _group(pass_type), _purpose(name, pass_type)
+            group, purpose = _group(pass_type), first_sentence(_documentation(name, pass_type))
+            where = f"{pass_type.__module__}:{pass_type.__qualname__}"
         except Exception as error:  # a broken plug-in must not hide the other passes
-            group, purpose = "passes of installed packages", f"(cannot be loaded: {error})"
-        groups.setdefault(group, {})[name] = purpose
-    groups["pipelines"] = {name: _purpose_of_pipeline(name) for name in named_pipelines()}
+            group, purpose, where = "passes of installed packages", failure(error), ""
+        groups.setdefault(group, []).append(Listed(name, purpose, where, group))
     order = [f"passes of the {level} level" for level in LEVELS] + [
         "passes of any level",
         "passes of installed packages",
         "passes of xDSL",
         "passes of xDSL for targets",
-        "pipelines",
     ]
-    lines: list[str] = []
-    for group in (each for each in order if each in groups):
-        width = max(map(len, groups[group]))
-        lines += [*([""] if lines else []), f"{group}:"]
-        for name, purpose in groups[group].items():
-            lines.append(f"  {name:{width}}  {_cut(purpose, width)}".rstrip())
-    return "\n".join(lines)
+    return [each for group in order for each in groups.get(group, ())]
+
+
+def listed_pipelines() -> list[Listed]:
+    """The pipelines that have names."""
+    return [Listed(name, _purpose_of_pipeline(name), group="pipelines") for name in named_pipelines()]
 
 
 def help_pass(name: str) -> str:
@@ -96,16 +94,6 @@ def _group(pass_type: type[ModulePass]) -> str:
         return "passes of installed packages"
     level = level_of_class(pass_type)
     return "passes of any level" if level is None else f"passes of the {level} level"
-
-
-def _cut(text: str, width: int) -> str:
-    return textwrap.shorten(text, max(WIDTH - width - 4, 40), placeholder=" ...")
-
-
-def _purpose(name: str, pass_type: type[ModulePass]) -> str:
-    """The first sentence, or the first paragraph where that has no end."""
-    first = " ".join(_documentation(name, pass_type).split("\n\n")[0].split())
-    return first.split(". ")[0].rstrip(".:") + "." if first else ""
 
 
 def _documentation(name: str, pass_type: type[ModulePass]) -> str:

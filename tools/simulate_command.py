@@ -126,7 +126,7 @@ def _require_machine(args: argparse.Namespace, program: LoadedProgram) -> None:
     from penstock.dialects.machine import find_target
 
     if args.machine is None and find_target(program.module) is None:
-        notes = ["say which: --machine NAME", "`penstock machines list` names them"]
+        notes = ["say which: --machine NAME", "`penstock list machines` names them"]
         raise UserError("there is no machine to simulate", loc=str(program.path), notes=notes, status=USAGE)
 
 

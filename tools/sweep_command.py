@@ -88,10 +88,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 _HELP = {
-    "machines": "names of `penstock machines`, or machine files",
-    "planner": "planners of mem-plan; default, here and below, leaves it to the compiler",
-    "tiler": "tilers of assign-devices and tile",
-    "on-chip": "strategies of mem-promote",
+    "machines": "names of `penstock list machines`, or machine files",
+    "planner": "planners of `penstock list planners`; default, here and below, leaves it to the compiler",
+    "tiler": "tilers of `penstock list tilers`",
+    "on-chip": "strategies of `penstock list strategies`",
     "depth": "slots of what loops refill, as tile takes them",
     "schedule": "files of schedules",
     "passes": "passes that run in half of the runs, and are left out in the others",

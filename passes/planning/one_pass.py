@@ -133,7 +133,7 @@ def _planner(order: Order, fit: FitFunction) -> Callable[[Problem, Limits], Outc
         found = None if offsets is None else conflicts.plan(offsets)
         return Outcome(found, lower_bound(problem), steps=len(problem.buffers))
 
-    plan.__doc__ = f"{order.__doc__} Placed by {fit.__name__.replace('_', ' ')}."
+    plan.__doc__ = f"{(order.__doc__ or '').rstrip('.')}; placed by {fit.__name__.replace('_', ' ')}."
     return plan
 
 

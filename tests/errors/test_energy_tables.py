@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from penstock.lowering.from_machine_toml import machine_text, read_machine
+from penstock.lowering.from_machine_toml import read_machine
+from penstock.lowering.machine_names import machine_text
 
 GEMMINI = machine_text("gemmini")[1]
 

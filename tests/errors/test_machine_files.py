@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.lowering.from_machine_toml import shipped_machines
+from penstock.lowering.machine_names import shipped_machines
 
 if TYPE_CHECKING:
     from tests.conftest import Command

@@ -17,7 +17,8 @@ from sampling import sweep
 from xdsl.dialects.builtin import ModuleOp
 
 from penstock.dialects.accel import DmaOp, ExecOp
-from penstock.lowering.from_machine_toml import load_machine, shipped_machines
+from penstock.lowering.from_machine_toml import load_machine
+from penstock.lowering.machine_names import shipped_machines
 from penstock.passes.analysis.kernels import HOST, partition, share_on_machine
 from penstock.runtime.compiler import compile_module, import_program
 from penstock.runtime.engine import Engine

@@ -10,7 +10,8 @@ import pytest
 from network import FLOAT_NETWORKS, Network
 from sampling import sweep
 
-from penstock.lowering.from_machine_toml import load_machine, shipped_machines
+from penstock.lowering.from_machine_toml import load_machine
+from penstock.lowering.machine_names import shipped_machines
 from penstock.lowering.to_text import module_text
 from penstock.runtime.compiler import compile_module, import_program
 from penstock.runtime.schedules import read_schedules, schedules_text

@@ -13,8 +13,8 @@ from xdsl.dialects.builtin import ModuleOp
 from penstock.dialects.accel import DmaOp, ExecOp
 from penstock.dialects.context import make_context
 from penstock.dialects.mem import static_strides
-from penstock.lowering.from_machine_toml import machine_text
 from penstock.lowering.from_text import SourceText, parse_text
+from penstock.lowering.machine_names import machine_text
 from penstock.runtime.compiler import compile_module
 from penstock.runtime.engine import Engine
 from penstock.runtime.interpreter import run_module

@@ -11,8 +11,9 @@ import pytest
 
 import penstock as package
 from penstock.dialects.machine import TargetOp
-from penstock.lowering.from_machine_toml import load_machine, machine_document, machine_text, shipped_machines
+from penstock.lowering.from_machine_toml import load_machine, machine_document
 from penstock.lowering.machine_keys import PART_KINDS, SINGLE_KINDS, is_number
+from penstock.lowering.machine_names import machine_text, shipped_machines
 
 if TYPE_CHECKING:
     from tests.conftest import Command

@@ -15,14 +15,8 @@ from xdsl.ir import Attribute
 
 from penstock.dialects.diagnostics import ExpressionFault, UserError, render_location
 from penstock.dialects.machine import MachinePart, TargetOp, numbers_of
-from penstock.lowering.from_machine_toml import (
-    MachineFileError,
-    load_machine,
-    machine_text,
-    read_machine,
-    shipped_machines,
-    validate,
-)
+from penstock.lowering.from_machine_toml import MachineFileError, load_machine, read_machine, validate
+from penstock.lowering.machine_names import machine_text, shipped_machines
 from penstock.lowering.tensor_expression import (
     Behaviour,
     OperandDecl,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.lowering.from_machine_toml import load_machine, shipped_machines
-from penstock.tools.machines_command import describe, number_formats, provenance, size_text
+from penstock.lowering.from_machine_toml import load_machine
+from penstock.lowering.machine_names import shipped_machines
+from penstock.tools.machine_tables import describe, number_formats, provenance, size_text
 
 if TYPE_CHECKING:
     from tests.conftest import Command
@@ -67,7 +68,7 @@ assumed = true
 
 
 def test_the_list_has_a_line_for_each_machine(penstock: Command) -> None:
-    finished = penstock("machines", "list")
+    finished = penstock("machines", "list", "--table")
     heading, *lines = finished.out.splitlines()
     assert finished.status == 0
     assert heading.split() == ["name", "frequency", "MAC/cycle", "numbers", "sourced", "scopes"]
@@ -80,7 +81,7 @@ def test_the_list_has_a_line_for_each_machine(penstock: Command) -> None:
 
 
 def test_the_list_fits_the_width_of_a_screen(penstock: Command) -> None:
-    assert max(map(len, penstock("machines", "list").out.splitlines())) <= 120
+    assert max(map(len, penstock("machines", "list", "--table").out.splitlines())) <= 120
 
 
 def test_the_list_counts_the_rows_that_name_a_source(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from xdsl.parser import Parser
 
 from penstock.dialects.context import make_context
 from penstock.dialects.machine import ProcessorOp
-from penstock.lowering.from_machine_toml import load_machine, machine_text, shipped_machines
+from penstock.lowering.from_machine_toml import load_machine
+from penstock.lowering.machine_names import machine_text, shipped_machines
 from penstock.passes.analysis.kernels import HOST, Placement, partition
 from penstock.runtime.interpreter import run_module
 from penstock.runtime.machines import attach_machine

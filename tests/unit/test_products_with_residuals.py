@@ -7,7 +7,8 @@ from pathlib import Path
 from xdsl.parser import Parser
 
 from penstock.dialects.context import make_context
-from penstock.lowering.from_machine_toml import machine_text, read_machine
+from penstock.lowering.from_machine_toml import read_machine
+from penstock.lowering.machine_names import machine_text
 from penstock.passes.analysis.kernels import partition
 from penstock.passes.analysis.memory.memory_problems import memory_problems
 from penstock.runtime.machines import attach_machine

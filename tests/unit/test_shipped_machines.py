@@ -14,8 +14,9 @@ from xdsl.printer import Printer
 
 from penstock.dialects.context import make_context
 from penstock.dialects.machine import DRAM, REGISTERS, IntrinsicOp, TargetOp, find_target
-from penstock.lowering.from_machine_toml import load_machine, machine_text, shipped_machines, validate
+from penstock.lowering.from_machine_toml import load_machine, validate
 from penstock.lowering.from_text import SourceText, parse_text
+from penstock.lowering.machine_names import machine_text, shipped_machines
 
 PEAKS = {
     "cortex-m55-like": 0,

@@ -222,7 +222,7 @@ def _kernel(folder: Path) -> Original:
 
 
 def _machine(folder: Path) -> Original:
-    from penstock.lowering.from_machine_toml import machine_text
+    from penstock.lowering.machine_names import machine_text
 
     write_whole(folder / "sound.toml", machine_text(MACHINES[0])[1])
     words = ("penstock", "compile", _matmul(folder), "--machine", FILE, "--emit=loop", *_out(folder))

@@ -6,7 +6,7 @@ import re
 from functools import cache
 from random import Random
 
-from penstock.lowering.from_machine_toml import machine_text
+from penstock.lowering.machine_names import machine_text
 
 MACHINES = (
     "gemmini-fp32",

@@ -9,7 +9,7 @@ from importlib import resources
 from pathlib import Path
 
 from penstock.dialects.diagnostics import UserError
-from penstock.lowering.from_machine_toml import machine_text, read_machine, shipped_machines
+from penstock.lowering.from_machine_toml import read_machine
 from penstock.lowering.machine_keys import (
     BEHAVIOUR_KEYS,
     COVERS,
@@ -19,6 +19,7 @@ from penstock.lowering.machine_keys import (
     PART_KINDS,
     SINGLE_KINDS,
 )
+from penstock.lowering.machine_names import machine_text, shipped_machines
 from penstock.lowering.text_places import Extent
 from penstock.lowering.toml_positions import Path as KeyPath
 from penstock.lowering.toml_positions import Positions, locate

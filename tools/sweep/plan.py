@@ -188,7 +188,8 @@ class _Reader:
     # parts
 
     def _machines(self) -> tuple[str | None, ...]:
-        from penstock.lowering.from_machine_toml import machine_text, read_machine
+        from penstock.lowering.from_machine_toml import read_machine
+        from penstock.lowering.machine_names import machine_text
 
         found: list[str] = []
         for word, path in self._words("machines"):
@@ -200,7 +201,8 @@ class _Reader:
         return tuple(found) or (None,)
 
     def _numbers(self, machines: Sequence[str | None]) -> Iterator[Axis]:
-        from penstock.lowering.from_machine_toml import machine_text, read_machine
+        from penstock.lowering.from_machine_toml import read_machine
+        from penstock.lowering.machine_names import machine_text
 
         for name, path in self._leaves(self._table("set"), ("set",)):
             choices: list[Choice] = []

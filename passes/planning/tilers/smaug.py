@@ -66,43 +66,30 @@ def _sizes(dim: TileDim, number: int, letter: str) -> list[int]:
     return [size for size in sizes if size % dim.step == 0 or size >= dim.extent] or sizes
 
 
-def _strategy(letters: str) -> Callable[[TileProblem], TilePlan]:
-    """The tiler that takes the largest tile of one strategy; it raises DoesNotFit and NoTile."""
+def _strategy(letters: str, cut: str) -> Callable[[TileProblem], TilePlan]:
+    """The tiler that takes the largest tile of one strategy, which cuts some dims; it raises DoesNotFit and NoTile."""
 
     def strategy(problem: TileProblem) -> TilePlan:
         return _largest(problem, letters)
 
+    strategy.__doc__ = f"Cuts {cut}."
     return strategy
 
 
-none = _strategy("")
-"""Cuts nothing: the whole kernel is one tile."""
-n = _strategy("N")
-"""Cuts the batch and kernels."""
-c = _strategy("C")
-"""Cuts channels."""
-h = _strategy("H")
-"""Cuts rows."""
-w = _strategy("W")
-"""Cuts columns."""
-nc = _strategy("NC")
-"""Cuts the batch, kernels and channels."""
-nh = _strategy("NH")
-"""Cuts the batch, kernels and rows."""
-nw = _strategy("NW")
-"""Cuts the batch, kernels and columns."""
-ch = _strategy("CH")
-"""Cuts channels and rows."""
-cw = _strategy("CW")
-"""Cuts channels and columns."""
-hw = _strategy("HW")
-"""Cuts rows and columns."""
-nhw = _strategy("NHW")
-"""Cuts the batch, kernels, rows and columns."""
-nch = _strategy("NCH")
-"""Cuts the batch, kernels, channels and rows."""
-ncw = _strategy("NCW")
-"""Cuts the batch, kernels, channels and columns."""
+none = _strategy("", "nothing: the whole kernel is one tile")
+n = _strategy("N", "the batch and kernels")
+c = _strategy("C", "channels")
+h = _strategy("H", "rows")
+w = _strategy("W", "columns")
+nc = _strategy("NC", "the batch, kernels and channels")
+nh = _strategy("NH", "the batch, kernels and rows")
+nw = _strategy("NW", "the batch, kernels and columns")
+ch = _strategy("CH", "channels and rows")
+cw = _strategy("CW", "channels and columns")
+hw = _strategy("HW", "rows and columns")
+nhw = _strategy("NHW", "the batch, kernels, rows and columns")
+nch = _strategy("NCH", "the batch, kernels, channels and rows")
+ncw = _strategy("NCW", "the batch, kernels, channels and columns")
 
 
 def dim_letters(problem: TileProblem) -> tuple[str, ...]:

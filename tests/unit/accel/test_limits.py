@@ -10,7 +10,8 @@ from xdsl.parser import Parser
 
 from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
-from penstock.lowering.from_machine_toml import load_machine, machine_text
+from penstock.lowering.from_machine_toml import load_machine
+from penstock.lowering.machine_names import machine_text
 from penstock.passes.analysis.commands.limits import LimitFault, limit_faults
 from penstock.passes.analysis.commands.trace import trace, trace_calls
 from penstock.passes.analysis.kernels import machine_kernels, machine_of

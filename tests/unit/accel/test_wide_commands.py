@@ -19,8 +19,9 @@ from xdsl.dialects.linalg.ops import GenericOp
 from penstock.dialects.accel import DmaOp, ExecOp
 from penstock.dialects.context import PenstockContext, make_context
 from penstock.dialects.machine import TargetOp
-from penstock.lowering.from_machine_toml import load_machine, machine_text, validate
+from penstock.lowering.from_machine_toml import load_machine, validate
 from penstock.lowering.from_text import SourceText, parse_text
+from penstock.lowering.machine_names import machine_text
 from penstock.passes.analysis.commands.command_loops import commands, counted_dims, descriptors
 from penstock.passes.analysis.commands.hazards import check
 from penstock.passes.analysis.commands.limits import limit_faults
