@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 
 from xdsl.dialects.builtin import (
@@ -81,6 +82,8 @@ def describe(target: TargetOp) -> Iterator[str]:
     yield f"machine {target.machine_name}"
     yield from aligned(_rows({"frequency": target.frequency}, target.origin))
     yield f"  peak {target.peak_macs_per_cycle()} MAC/cycle"
+    yield ""
+    yield from computed(target)
     for part in target.parts(MachinePart):
         yield ""
         yield part.title
@@ -94,6 +97,46 @@ def describe(target: TargetOp) -> Iterator[str]:
         yield ""
         yield "sources"
         yield from (f"  {key}: {text_of(text)}" for key, text in target.sources.data.items())
+
+
+def computed(target: TargetOp) -> list[str]:
+    """What the machine computes: a line for each intrinsic, its behaviour as index notation, extents and types."""
+    rows = [
+        (
+            f"  {name}",
+            f"on {part.unit_name or part.dma_name}",
+            behaviour_text(part),
+            extents_text(part) or "any extents",
+            operands_text(part),
+        )
+        for name, part in target.intrinsics().items()
+    ]
+    return ["computes", *aligned(rows)] if rows else ["computes nothing: it declares no intrinsics"]
+
+
+def behaviour_text(part: IntrinsicOp) -> str:
+    """What an intrinsic computes as index notation: `c[i, j] += a[i, k] * b[k, j]`."""
+    text = "" if part.generic.doc is None else " ".join(part.generic.doc.data.split())
+    return re.sub(r",(?=\S)", ", ", text)
+
+
+def extents_text(part: IntrinsicOp) -> str:
+    """The extents of one application: `m 1 to 16, n 16`; without those that may be any."""
+    return ", ".join(f"{dim} {text}" for dim, text in _extents(part))
+
+
+def operands_text(part: IntrinsicOp) -> str:
+    """The operands with their element types and where each lies: `a i8 in spad`."""
+    return ", ".join(
+        f"{spec.name} {spec.dtype}" + (f" in {spec.scope}" if spec.scope else "") for spec in part.operand_specs()
+    )
+
+
+def _extents(part: IntrinsicOp) -> Iterator[tuple[str, str]]:
+    for dim, extent in zip(part.dims, part.shape, strict=True):
+        if extent is not None:
+            least, most = extent
+            yield dim, str(most) if least == most else f"{least} to {most}"
 
 
 def _behaviour(part: IntrinsicOp) -> Iterator[str]:
@@ -115,11 +158,8 @@ def _part_rows(part: MachinePart) -> list[tuple[str, str, str]]:
 
 
 def _shape_rows(part: IntrinsicOp) -> Iterator[tuple[str, str, str]]:
-    for dim, extent in zip(part.dims, part.shape, strict=True):
-        if extent is not None:
-            least, most = extent
-            text = str(most) if least == most else f"{least} to {most}"
-            yield f"  {dim}", text, _origin_of(f"shape.{dim}", part.origin)
+    for dim, text in _extents(part):
+        yield f"  {dim}", text, _origin_of(f"shape.{dim}", part.origin)
 
 
 def _rows(properties: Mapping[str, Attribute], origin: DictionaryAttr | None) -> list[tuple[str, str, str]]:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from penstock.dialects.diagnostics import USER_FAULT, UserError
 from penstock.tools.arguments import add_machine_options, machine_options
 from penstock.tools.list_command import add_json, print_list
+from penstock.tools.text import STDIN, write_output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,6 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     show.add_argument("machine", help="a name, or the path of a machine file")
     add_machine_options(show)
     show.add_argument("--table", action="store_true", help="a table, with the origin of each number")
+    show.add_argument("--svg", metavar="FILE", help="write a picture of its memories, engines and units, too")
     validate = actions.add_parser("validate", help="check machine files")
     validate.add_argument("files", nargs="+", metavar="FILE", help="a machine file, or a name")
     validate.add_argument("--code", action="store_true", help="compile each command that it spells, once")
@@ -50,10 +52,18 @@ def _list(args: argparse.Namespace) -> int:
 
 def _show(args: argparse.Namespace) -> int:
     from penstock.lowering.from_machine_toml import load_machine
-    from penstock.tools.machine_tables import describe
+    from penstock.tools.machine_tables import computed, describe
 
     target = load_machine(args.machine, machine_options(args))
+    if args.svg is not None:
+        from penstock.tools.machine_svg import machine_svg
+
+        write_output(args.svg, machine_svg(target))
+        if args.svg == STDIN:
+            return 0
     print("\n".join(describe(target)) if args.table else target)
+    if not args.table:
+        print("\n".join(computed(target)), file=sys.stderr)
     return 0
 
 

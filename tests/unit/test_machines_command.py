@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
+from xml.etree import ElementTree
 
 from penstock.lowering.from_machine_toml import load_machine
 from penstock.lowering.machine_names import shipped_machines
+from penstock.tools.machine_svg import machine_svg
 from penstock.tools.machine_tables import describe, number_formats, provenance, size_text
 
 if TYPE_CHECKING:
@@ -96,6 +98,20 @@ def test_show_prints_the_target(penstock: Command) -> None:
     finished = penstock("machines", "show", "gemmini-fp32")
     assert finished.status == 0
     assert finished.out == str(load_machine("gemmini-fp32")) + "\n"
+    assert "acc[m, n] += a[m, k] * b[k, n]  m 1 to 4, n 1 to 4, k 1 to 4  a f32 in spad" in finished.err
+
+
+def test_the_picture_has_each_memory_engine_and_intrinsic(penstock: Command, tmp_path: Path) -> None:
+    target = load_machine("neural-cluster")
+    assert penstock("machines", "show", "neural-cluster", "--svg", "m.svg").status == 0
+    text = (tmp_path / "m.svg").read_text(encoding="utf-8")
+    assert text == machine_svg(target) == penstock("machines", "show", "neural-cluster", "--svg", "-").out
+    root = ElementTree.fromstring(text)
+    said = [each.text for each in root.iter("{http://www.w3.org/2000/svg}text")]
+    named = [*target.scopes(), *target.dmas(), *target.intrinsics(), *(f"unit {name}" for name in target.units())]
+    assert {"dram", *named} <= set(said)
+    assert "6.40 B/cycle of bus ddr, latency 200" in said
+    assert "below sram" in said
 
 
 def test_the_table_shows_each_number_with_its_origin(penstock: Command, tmp_path: Path) -> None:
@@ -110,6 +126,9 @@ def test_the_table_shows_each_number_with_its_origin(penstock: Command, tmp_path
 machine own
   frequency  50  assumed
   peak 16/3 MAC/cycle
+
+computes
+  dot  on mac  s[n] += a[k] * b[k, n]  n 2, k 1 to 8  a i8 in buf, b i8 in buf, s i8 in buf
 
 scope "buf"
   size     1000  sheet, 500 entries
