@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from penstock.dialects.diagnostics import warn_of
@@ -39,8 +39,18 @@ def installed(group: str) -> tuple[EntryPoint, ...]:
 
 @lru_cache(maxsize=16)
 def _installed_on(group: str, path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
+    return tuple(sorted(_all_on(path).select(group=group), key=lambda entry: (entry.name, entry.value)))
+
+
+@lru_cache(maxsize=4)
+def _all_on(path: tuple[str, ...]) -> EntryPoints:
     """Those of packages along `path`, looked up once: the files of all of them are read for that."""
-    return tuple(sorted(entry_points(group=group), key=lambda entry: (entry.name, entry.value)))
+    return entry_points()
+
+
+def groups() -> list[str]:
+    """The groups in which installed packages offer something to Penstock."""
+    return sorted(name for name in _all_on(tuple(sys.path)).groups if name == GROUP or name.startswith(OWN_GROUPS))
 
 
 @lru_cache(maxsize=4)
@@ -104,8 +114,7 @@ def _plugins() -> list[EntryPoint]:
 @lru_cache(maxsize=4)
 def _others_on(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
     """The entry points of packages along `path` in Penstock's own groups, but its own."""
-    groups = sorted(group for group in entry_points().groups if group.startswith(OWN_GROUPS))
-    found = (entry for group in groups for entry in installed(group))
+    found = (entry for group in groups() if group != GROUP for entry in _installed_on(group, path))
     return tuple(entry for entry in found if entry.module.partition(".")[0] not in OWN)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, TypeVar, cast
 
 from xdsl.dialects.builtin import (
@@ -295,7 +296,8 @@ OPERAND_KEYS: dict[str, OperandKey] = {
 """The keys of an operand, all but `strides` required."""
 
 
-def part_keys(kind: type[MachinePart]) -> dict[str, Key]:
+@cache
+def part_keys(kind: type[MachinePart]) -> Mapping[str, Key]:
     """The keys of a kind of part that are properties of its operation, in the order of their declaration."""
     apart = ("origin", "sym_name", *(_BEHAVIOUR_PROPERTIES if kind is IntrinsicOp else ()))
     properties = kind.get_irdl_definition().properties

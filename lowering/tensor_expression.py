@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from xdsl.dialects.builtin import (
     DYNAMIC_INDEX,
@@ -102,7 +103,9 @@ _NUMBERS: Numbers = {}
 """A machine file has no sizes."""
 
 
+@lru_cache(maxsize=256)
 def _parse(text: str) -> Assignment:
+    """The syntax tree of a behaviour, which is not changed: machines have many of them in common."""
     try:
         # A line break ends a statement of a kernel; in a string of a machine file it is a space.
         return parse_assignment(text.replace("\n", " "))

@@ -108,7 +108,7 @@ class _Scanner:
 
     def _position(self) -> Position:
         line = bisect_right(self.line_starts, self.at)
-        return self.start._replace(line=line, column=self.at - self.line_starts[line - 1] + 1)
+        return Position(self.start.order, self.start.file, line, self.at - self.line_starts[line - 1] + 1)
 
     def _accept(self, word: str) -> bool:
         found = self.text.startswith(word, self.at)

@@ -196,10 +196,12 @@ class TargetOp(IRDLOperation):
         self, kind: type[MachinePart], key: str, name: str | None, *inside: str | int, dram: bool = False
     ) -> Iterator[PartFault]:
         """A fault of `key` if no part of that kind is called `name`."""
+        if name is None or (dram and name == DRAM):
+            return
         known = [part.properties["sym_name"] for part in self.parts(kind)]
         names = [attr.data for attr in known if isinstance(attr, StringAttr) and attr.data != DRAM]
         names += [DRAM] if dram else []
-        if name is not None and name not in names:
+        if name not in names:
             note = nearest_or_all(name, names, "known here")
             yield PartFault(key, f'unknown {kind.KIND} "{name}"', (note,), inside)
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
+from typing import TYPE_CHECKING
 
-from xdsl.dialects.builtin import ModuleOp
+if TYPE_CHECKING:
+    from fractions import Fraction
 
-from penstock.dialects.remembered import Remembered
-from penstock.passes.analysis.kernels import machine_kernels
-from penstock.runtime.levels import level_of
-from penstock.runtime.report import report_on
-from penstock.runtime.simulator.figures import peak_shares, simulated_total
-from penstock.runtime.simulator.workloads import Workloads
+    from xdsl.dialects.builtin import ModuleOp
+
+    from penstock.dialects.remembered import Remembered
+    from penstock.runtime.simulator.workloads import Workloads
 
 Figure = int | float | None
 """None for what is not known, or does not exist."""
@@ -35,6 +34,12 @@ def figures_of(module: ModuleOp, workloads: Workloads, remembered: Remembered) -
 
     Raises UserError for a memory plan that is not valid, and for kernels that are not proved free of hazards.
     """
+    # A table of what is known is made without the simulator.
+    from penstock.passes.analysis.kernels import machine_kernels
+    from penstock.runtime.levels import level_of
+    from penstock.runtime.report import report_on
+    from penstock.runtime.simulator.figures import peak_shares, simulated_total
+
     report = report_on(module)
     found: dict[str, Figure] = {}
     for use in [*(report.scopes or ()), *([report.arena] if report.arena else [])]:

@@ -8,8 +8,8 @@ from functools import cache
 from pathlib import Path
 
 from penstock.dialects.diagnostics import UserError
+from penstock.tools.sweep.digests import code_digest, digest_of, file_digest
 from penstock.tools.sweep.plan import Point, SweepPlan
-from penstock.tools.sweep.states import code_digest, digest_of, file_digest
 from penstock.tools.sweep.steps import REFUSED, Source
 from penstock.tools.sweep.store import Result
 
@@ -23,8 +23,11 @@ class Run:
     source: Source
     key: str
     """Of its result: a digest of all that it depends on."""
-    refused: Result | None = None
-    """Why it cannot begin."""
+
+    @property
+    def refused(self) -> Result | None:
+        """Why it cannot begin: each number of its machine is good by itself, and they do not fit together."""
+        return _refusal(self.point.machine, self.source.options)
 
     @property
     def schedule(self) -> tuple[str, str] | None:
@@ -44,18 +47,13 @@ def _runs(plan: SweepPlan) -> Iterator[Run]:
         path = point.input.path
         if path not in programs:
             programs[path] = digest_of([point.input.label, *(file_digest(each) for each in _files(path, plan.kernels))])
-        refused = None
         options = tuple(sorted(point.options.items()))
-        try:
-            machine = _machine_text(point.machine, options)
-        except UserError as error:
-            # Each number is good by itself, and they do not fit together.
-            machine, refused = "", Result(REFUSED, f"{error.loc}: {error.message}", {})
+        machine = _machine_text(point.machine)
         key = digest_of([programs[path], Path(path).suffix, plan.dims, plan.kernel, machine, options])
         source = Source(path, point.machine, options, plan.dims, plan.kernel, plan.kernels, key)
         schedule = point.schedule and file_digest(Path(point.schedule))
         run_key = digest_of([code_digest(), key, point.pipeline, schedule])
-        yield Run(point, plan.labels(point), source, run_key, refused)
+        yield Run(point, plan.labels(point), source, run_key)
 
 
 def _files(path: str, kernels: tuple[str, ...]) -> list[Path]:
@@ -79,7 +77,20 @@ def _files(path: str, kernels: tuple[str, ...]) -> list[Path]:
 
 
 @cache
-def _machine_text(name: str | None, options: tuple[tuple[str, str], ...]) -> str:
+def _machine_text(name: str | None) -> str:
+    """A machine before its numbers are changed: a sweep that is finished needs no more of it."""
     from penstock.lowering.from_machine_toml import load_machine
 
-    return "" if name is None else str(load_machine(name, dict(options)))
+    return "" if name is None else str(load_machine(name))
+
+
+@cache
+def _refusal(name: str | None, options: tuple[tuple[str, str], ...]) -> Result | None:
+    from penstock.lowering.from_machine_toml import load_machine
+
+    try:
+        if name is not None:
+            load_machine(name, dict(options))
+    except UserError as error:
+        return Result(REFUSED, f"{error.loc}: {error.message}", {})
+    return None

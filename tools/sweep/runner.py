@@ -13,10 +13,10 @@ from functools import cache
 from typing import Protocol
 
 from penstock.dialects.diagnostics import UserError
+from penstock.tools.sweep.digests import code_digest
 from penstock.tools.sweep.figures import CPU
 from penstock.tools.sweep.grid import Run
 from penstock.tools.sweep.plan import SweepPlan
-from penstock.tools.sweep.states import code_digest
 from penstock.tools.sweep.steps import LOST, OK, REFUSED, Outcome, Segment, Source, Step, cuts
 from penstock.tools.sweep.store import Result
 from penstock.tools.sweep.workers import WorkerEnded, Workers

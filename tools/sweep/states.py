@@ -11,21 +11,16 @@ from __future__ import annotations
 import hashlib
 import pickle
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
-from importlib.metadata import entry_points, version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from xdsl.dialects.builtin import ModuleOp
 
-from penstock import __version__
 from penstock.dialects.context import PenstockContext, make_context
 from penstock.dialects.files import temporary_folder, write_whole
-from penstock.dialects.plugins import GROUP, OWN_GROUPS
 from penstock.dialects.remembered import Remembered
 from penstock.dialects.verifier import Verifier
 from penstock.dialects.weights import Array, WeightStore
@@ -33,6 +28,7 @@ from penstock.lowering.from_text import SourceText, parse_text
 from penstock.lowering.to_text import located_text
 from penstock.passes.code_cache import DIGITS, add, find, open_cache, prune
 from penstock.runtime.simulator.workloads import Workload, Workloads
+from penstock.tools.sweep.digests import digest_of
 
 PART = "sweeps"
 """The folder in the cache."""
@@ -45,40 +41,6 @@ _ADDED_BETWEEN = 64
 
 _TEXT = "state"
 """The file name of the text of a state, which places in it have: it says nothing to anybody."""
-
-
-def digest_of(parts: Iterable[object]) -> str:
-    """A digest of values whose `repr` says all of them."""
-    return hashlib.sha256(repr(list(parts)).encode()).hexdigest()[:DIGITS]
-
-
-def file_digest(path: Path) -> str:
-    """The digest of a file's contents."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:DIGITS]
-
-
-@cache
-def code_digest() -> str:
-    """
-    What computes: the version and the sources of Penstock and of all packages with plug-ins for it, and the versions of
-    xDSL and NumPy. Another one may compute other figures, so nothing of it is used.
-    """
-    groups = [name for name in entry_points().groups if name == GROUP or name.startswith(OWN_GROUPS)]
-    modules = sorted({entry.module.partition(".")[0] for name in groups for entry in entry_points(group=name)})
-    digests = [file_digest(path) for module in modules if module != "xdsl" for path in _sources(module)]
-    return digest_of([__version__, version("xdsl"), version("numpy"), modules, digests])
-
-
-def _sources(module: str) -> list[Path]:
-    """The files of a package whose contents are code, in the order of their names."""
-    spec = find_spec(module)
-    if spec is None or spec.origin is None:
-        return []
-    top = [path for folder in spec.submodule_search_locations or () for path in Path(folder).iterdir()]
-    # The folders of this package may be links, which are not followed further down.
-    found = [Path(spec.origin), *top, *(path for each in top if each.is_dir() for path in each.rglob("*"))]
-    return sorted({path for path in found if path.suffix in (".py", ".c", ".h", ".lark")})
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,7 @@ class Step:
 
     @property
     def key(self) -> str:
-        from penstock.tools.sweep.states import digest_of
+        from penstock.tools.sweep.digests import digest_of
 
         if not self.segments:
             return digest_of([self.code, self.source.key])
@@ -107,7 +107,7 @@ def run_step(step: Step) -> Outcome:
 
     Raises UserError where this process has other code than the one that asks.
     """
-    from penstock.tools.sweep.states import code_digest
+    from penstock.tools.sweep.digests import code_digest
 
     if code_digest() != step.code:
         raise UserError("this worker has another version of Penstock, or of a plug-in, than the sweep")
