@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from importlib.metadata import EntryPoint, EntryPoints, entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from penstock.dialects.diagnostics import warn_of
@@ -34,23 +34,22 @@ _loaded: set[tuple[str, str]] = set()
 
 def installed(group: str) -> tuple[EntryPoint, ...]:
     """The entry points of a group, by name."""
-    return _installed_on(group, tuple(sys.path))
-
-
-@lru_cache(maxsize=16)
-def _installed_on(group: str, path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
-    return tuple(sorted(_all_on(path).select(group=group), key=lambda entry: (entry.name, entry.value)))
+    return _all_on(tuple(sys.path)).get(group, ())
 
 
 @lru_cache(maxsize=4)
-def _all_on(path: tuple[str, ...]) -> EntryPoints:
-    """Those of packages along `path`, looked up once: the files of all of them are read for that."""
-    return entry_points()
+def _all_on(path: tuple[str, ...]) -> Mapping[str, tuple[EntryPoint, ...]]:
+    """Those of packages along `path` by group, looked up once: the files of all of them are read for that."""
+    found = entry_points()
+    return {
+        group: tuple(sorted(found.select(group=group), key=lambda entry: (entry.name, entry.value)))
+        for group in found.groups
+    }
 
 
 def groups() -> list[str]:
     """The groups in which installed packages offer something to Penstock."""
-    return sorted(name for name in _all_on(tuple(sys.path)).groups if name == GROUP or name.startswith(OWN_GROUPS))
+    return sorted(name for name in _all_on(tuple(sys.path)) if name == GROUP or name.startswith(OWN_GROUPS))
 
 
 @lru_cache(maxsize=4)
@@ -114,7 +113,7 @@ def _plugins() -> list[EntryPoint]:
 @lru_cache(maxsize=4)
 def _others_on(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
     """The entry points of packages along `path` in Penstock's own groups, but its own."""
-    found = (entry for group in groups() if group != GROUP for entry in _installed_on(group, path))
+    found = (entry for group in groups() if group != GROUP for entry in _all_on(path)[group])
     return tuple(entry for entry in found if entry.module.partition(".")[0] not in OWN)
 
 
