@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from penstock.dialects.diagnostics import USAGE, UserError
+from penstock.dialects.diagnostics import USAGE, UserError, did_you_mean
 from penstock.tools.text import STDIN, write_output
 
 if TYPE_CHECKING:
@@ -20,6 +20,47 @@ SWEPT = ("machines", "planner", "tiler", "on-chip", "depth", "schedule", "passes
 
 MAX_DIGITS = 20
 """Of a size; what is too large with fewer digits is refused at its location in the program."""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that refuses a word as other faults are refused, below its usage, with the nearest one."""
+
+    def error(self, message: str) -> NoReturn:
+        self.refuse(message)
+
+    def refuse(self, message: str, note: str | None = None) -> NoReturn:
+        """Leave with the usage of this command, a message and a note."""
+        self.print_usage(sys.stderr)
+        print(f"error: {message}", file=sys.stderr)
+        print(f"note: {note or f'{self.prog} --help says what each is'}", file=sys.stderr)
+        raise SystemExit(USAGE)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[argparse.Namespace, list[str]]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        words = list(sys.argv[1:] if args is None else args)
+        has_commands = any(isinstance(each, argparse._SubParsersAction) for each in self._actions)  # pyright: ignore
+        for word in () if {"-h", "--help"} & {*words} else words:
+            # What follows a subcommand is for its own parser.
+            if word == "--" or (has_commands and not word.startswith("-")):
+                break
+            if word.startswith("--"):
+                self._require_known(word)
+        found, rest = super().parse_known_args(words, namespace)
+        if rest:
+            self._require_known(rest[0])
+            self.refuse(f'there is no place for "{rest[0]}"')
+        return found, rest
+
+    def _require_known(self, word: str) -> None:
+        name, flags = word.partition("=")[0], self._option_string_actions
+        if name.startswith("-") and name not in flags:
+            self.refuse(f'there is no flag "{name}"', did_you_mean(name, flags))
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            choices = list(map(str, action.choices))
+            near = did_you_mean(str(value), choices)
+            what = "/".join(action.option_strings) or action.metavar or action.dest
+            self.refuse(f'{what}: "{value}" is none of {", ".join(choices)}', near)
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:
@@ -124,7 +165,7 @@ def add_pipeline(parser: argparse._ActionsContainer) -> None:  # pyright: ignore
         metavar="PIPELINE",
         help=(
             "these passes in place of the compiler's, as penstock-opt takes them; or the compiler's with edits:"
-            " 'default, mem-plan{planner=first-fit}, tile=my-tile, -fuse-attention, +my-pass after layout'"
+            " 'default, mem-plan{planner=first-fit-by-size}, tile=my-tile, -fuse-attention, +my-pass after layout'"
         ),
     )
     parser.add_argument(
@@ -166,6 +207,11 @@ def add_schedule(parser: argparse._ActionsContainer) -> None:  # pyright: ignore
         default=[],
         help="with --schedule: the value of a knob, or the number of a region of alternatives",
     )
+
+
+def add_remarks(parser: argparse._ActionsContainer) -> None:  # pyright: ignore[reportPrivateUsage]
+    """Whether what passes say is printed."""
+    parser.add_argument("--remarks", action="store_true", help="say what passes decided, and what they could not do")
 
 
 def give_schedules(args: argparse.Namespace, ctx: PenstockContext) -> None:

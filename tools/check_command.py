@@ -75,6 +75,7 @@ def execute(args: argparse.Namespace) -> int:
     from penstock.runtime.signature import signature_of
     from penstock.runtime.symbolic_dims import bounded_dims, require_bound
     from penstock.tools.check_sizes import check_sizes
+    from penstock.tools.instruments import pass_progress
     from penstock.tools.lockstep import INTERLEAVINGS, Lockstep, ProgramBroken, default_inputs
     from penstock.tools.programs import load_for_inputs
     from penstock.tools.reduce import Reducer, reduce_to_file
@@ -119,7 +120,8 @@ def execute(args: argparse.Namespace) -> int:
             require_bound(source.module, args.against)
             verify(source.module, source.parsed)
             watch.compare_with(source.module, source.ctx, program.module)
-        watch.run(program.module, passes, parsed=program.parsed)
+        with pass_progress(quiet=args.quiet, verbose=args.verbose) as progress:
+            watch.run(program.module, passes, parsed=program.parsed, progress=progress)
         require_applied(program.ctx, program.module)
     except (ProgramBroken, PassFault):
         if given_module is not None and args.reduce is not None:

@@ -24,6 +24,7 @@ from penstock.tools.arguments import (
     add_measure,
     add_model,
     add_pipeline,
+    add_remarks,
     add_schedule,
     add_threads,
     add_weights,
@@ -75,6 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_schedule(parser)
     add_threads(parser)
     add_measure(parser)
+    add_remarks(parser)
     parser.add_argument(
         "--memory",
         type=byte_size,
@@ -94,6 +96,7 @@ def execute(args: argparse.Namespace) -> int:
     from penstock.runtime.signature import signature_of, with_extents
     from penstock.tools.instruments import pass_progress
     from penstock.tools.programs import load_bound, say_remarks
+    from penstock.tools.remarks import printed_remarks
     from penstock.tools.text import STDIN, require_distinct, write_output
 
     emitter = EMITTERS[args.emit]
@@ -120,7 +123,11 @@ def execute(args: argparse.Namespace) -> int:
     inputs = _inputs(args, signature) if emitter.takes_inputs else []
     reference = program.module.clone() if emitter.takes_inputs else program.module
     fusion = FusionCount(explain=args.verbose)
-    with pass_progress(quiet=args.quiet, verbose=args.verbose) as progress, program.naming_faults():
+    with (
+        printed_remarks(args.remarks) as remarks,
+        pass_progress(quiet=args.quiet, verbose=args.verbose) as progress,
+        program.naming_faults(),
+    ):
         seconds = compile_module(
             program.module,
             program.ctx,
@@ -132,7 +139,7 @@ def execute(args: argparse.Namespace) -> int:
             threads=1 if args.threads is None else args.threads,
             measure=args.measure,
             parsed=program.parsed,
-            observers=[fusion],
+            observers=[fusion, *remarks],
         )
     signature = with_extents(signature, program.module)
     if args.pipeline is not None:

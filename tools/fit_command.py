@@ -7,8 +7,12 @@ how fast it is.
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from penstock.tools.arguments import add_common, add_kernel, add_machine, add_model, machine_options, say
+
+if TYPE_CHECKING:
+    from penstock.runtime.fit import Technique
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,13 +24,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     from penstock.runtime.fit import Fitting, are_timed
+    from penstock.tools.instruments import step_progress
     from penstock.tools.programs import load_bound
     from penstock.tools.text import aligned
 
     program = load_bound(args, args.kernel)
     fitting = Fitting(program, args.machine, machine_options(args))
-    with program.naming_faults():
-        found = list(fitting.techniques())
+    found: list[Technique] = []
+    with program.naming_faults(), step_progress(quiet=args.quiet) as progress:
+        progress(0, None, "the program as it is")
+        for each in fitting.techniques():
+            found.append(each)
+            progress(len(found), None, f"after {each.what}")
     first = found[0].fit
     timed = are_timed(each.fit for each in found)
     work = ("modelled cycles", "slower") if timed else ("multiply-accumulates", "more work")

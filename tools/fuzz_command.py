@@ -50,10 +50,16 @@ def execute(args: argparse.Namespace) -> int:
     from penstock.dialects.files import temporary_folder
     from penstock.passes.code_cache import cache_in
     from penstock.tools.fuzz.run import Fuzzer
+    from penstock.tools.instruments import step_progress
 
-    with temporary_folder(prefix="penstock-fuzz-") as work, cache_in(work / "cache"):
+    with (
+        temporary_folder(prefix="penstock-fuzz-") as work,
+        cache_in(work / "cache"),
+        step_progress(quiet=args.quiet) as progress,
+    ):
         fuzzer = Fuzzer(args.level, args.output, work, args.backend)
         for seed in range(args.seed, args.seed + args.count):
+            progress(seed - args.seed, args.count, f"{args.level} {seed}")
             known = len(fuzzer.tally.wrong)
             fuzzer.run(seed)
             for line in fuzzer.tally.wrong[known:]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 
 from xdsl.passes import ModulePass
@@ -30,8 +30,18 @@ def pass_progress(*, quiet: bool, verbose: bool) -> Generator[Progress | None, N
     elif quiet or not sys.stderr.isatty():
         yield None
     else:
-        with _bar() as update:
-            yield update
+        with _bar() as show:
+            yield lambda index, total, module_pass: show(index, total, module_pass.name)
+
+
+@contextmanager
+def step_progress(*, quiet: bool) -> Generator[Callable[[int, int | None, str], None]]:
+    """What to call before every step of other work, with its number from 0, how many there are, and what it is."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda index, total, what: None
+    else:
+        with _bar() as show:
+            yield show
 
 
 def _print_line(index: int, total: int, module_pass: ModulePass) -> None:
@@ -39,7 +49,7 @@ def _print_line(index: int, total: int, module_pass: ModulePass) -> None:
 
 
 @contextmanager
-def _bar() -> Generator[Progress, None, None]:
+def _bar() -> Generator[Callable[[int, int | None, str], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -47,7 +57,7 @@ def _bar() -> Generator[Progress, None, None]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=None)
 
-        def update(index: int, total: int, module_pass: ModulePass) -> None:
-            bar.update(task, completed=index, total=total, description=module_pass.name)
+        def update(index: int, total: int | None, what: str) -> None:
+            bar.update(task, completed=index, total=total, description=what)
 
         yield update

@@ -35,7 +35,7 @@ from penstock.dialects.weights import WeightStore
 from penstock.lowering.from_text import ParsedText
 from penstock.runtime.interpreter import Listener, Order, run_module
 from penstock.runtime.levels import level_of
-from penstock.runtime.pass_manager import run_passes
+from penstock.runtime.pass_manager import Progress, run_passes
 from penstock.runtime.proofs import prove
 from penstock.runtime.signature import signature_of
 from penstock.runtime.tensor_specs import Signature, TensorSpec
@@ -208,10 +208,17 @@ class Lockstep:
         if self.report.culprit is not None:
             raise ProgramBroken(self.report, comparison)
 
-    def run(self, module: ModuleOp, passes: Sequence[ModulePass], *, parsed: ParsedText | None = None) -> None:
+    def run(
+        self,
+        module: ModuleOp,
+        passes: Sequence[ModulePass],
+        *,
+        parsed: ParsedText | None = None,
+        progress: Progress | None = None,
+    ) -> None:
         """Run `passes` on `module` in place under this observer; its report says how far they came, come what may."""
         try:
-            run_passes(self.ctx, module, passes, observers=[self], parsed=parsed)
+            run_passes(self.ctx, module, passes, observers=[self], progress=progress, parsed=parsed)
         except UserError as error:
             raise self.explained(error) from error
 

@@ -10,7 +10,7 @@ from importlib import import_module
 
 from penstock import __version__
 from penstock.dialects.diagnostics import USAGE, did_you_mean
-from penstock.tools.arguments import argument_texts
+from penstock.tools.arguments import Parser, argument_texts
 from penstock.tools.errors import guarded
 
 COMMANDS = {
@@ -76,7 +76,7 @@ def main() -> None:
 
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     """The parser of a command line; of the subcommands it knows the arguments of the one that is given."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="penstock",
         description="A compiler for machines whose on-chip memories are managed by software.",
         allow_abbrev=False,

@@ -91,9 +91,15 @@ def lower_to_accel(
     if args.pipeline is not None:
         if not no_verify:
             prove(program.module)
-        with program.naming_faults():
+        with pass_progress(quiet=args.quiet, verbose=args.verbose) as progress, program.naming_faults():
             run_passes(
-                program.ctx, program.module, passes, observers=observers, remark_levels=True, parsed=program.parsed
+                program.ctx,
+                program.module,
+                passes,
+                observers=observers,
+                progress=progress,
+                remark_levels=True,
+                parsed=program.parsed,
             )
         require_level(program.module, "accel", str(program.path))
     if not no_verify:

@@ -23,6 +23,7 @@ from penstock.tools.arguments import (
     add_kernels,
     add_machine,
     add_pipeline,
+    add_remarks,
     add_schedule,
     say,
     write_texts,
@@ -54,6 +55,7 @@ _OF_PROGRAMS = (
     "print-pipeline",
     "schedule",
     "knob",
+    "remarks",
     "dim",
     "kernel",
     "kernels",
@@ -103,6 +105,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_machine(group)
     add_pipeline(group)
     add_schedule(group)
+    add_remarks(group)
     group.add_argument(
         "--dim",
         metavar="NAME=SIZE",

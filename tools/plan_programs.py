@@ -164,6 +164,7 @@ def _lower(args: argparse.Namespace, program: LoadedProgram) -> str | None:
     from penstock.runtime.schedules import require_applied
     from penstock.runtime.symbolic_dims import bounded_dims
     from penstock.tools.instruments import pass_progress
+    from penstock.tools.remarks import printed_remarks
 
     allocations = (op for op in program.module.walk() if isinstance(op, Allocation))
     is_planned = program.level == "accel" or any(offset_of(op) is not None for op in allocations)
@@ -182,15 +183,16 @@ def _lower(args: argparse.Namespace, program: LoadedProgram) -> str | None:
         print(pipeline_text(passes))
         return None
     give_schedules(args, program.ctx)
-    with pass_progress(quiet=args.quiet, verbose=args.verbose) as progress:
+    with printed_remarks(args.remarks) as observers, pass_progress(quiet=args.quiet, verbose=args.verbose) as progress:
         if bounded_dims(program.module):
             require_host(program.module, until, threads=1, measure=False)
             first, passes = passes_of_points(passes)
-            lower_at_points(program.module, program.ctx, first, progress=progress)
+            lower_at_points(program.module, program.ctx, first, observers=observers, progress=progress)
         run_passes(
             program.ctx,
             program.module,
             passes,
+            observers=observers,
             progress=progress,
             remark_levels=args.pipeline is not None,
             parsed=program.parsed,

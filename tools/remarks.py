@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+import sys
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from xdsl.ir import Operation
 from xdsl.passes import ModulePass
 
-from penstock.dialects.remarks import Remark
+from penstock.dialects.remarks import Remark, listening
 from penstock.runtime.instrumentation import Instrumentation
 from penstock.tools.tables import SCHEMA
 
@@ -63,3 +65,18 @@ class RemarkCollector(Instrumentation):
             for name, each in self.found
         ]
         return json.dumps({"schema": SCHEMA, "remarks": rows}, indent=1)
+
+
+@contextmanager
+def printed_remarks(wanted: bool) -> Generator[list[Instrumentation]]:
+    """What is to look on at passes, for their remarks to be printed to stderr afterwards, if they are wanted."""
+    if not wanted:
+        yield []
+        return
+    collector = RemarkCollector(re.compile(""))
+    try:
+        with listening(collector.listen):
+            yield [collector]
+    finally:
+        for line in collector.lines():
+            print(line, file=sys.stderr)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 
 from penstock.dialects.diagnostics import UserError, pip_install
+from penstock.tools.arguments import Parser
 from penstock.tools.errors import guarded
 
 
 def run(argv: Sequence[str] | None = None) -> int:
     """Run the command on a command line without its name; returns the exit status."""
-    parser = argparse.ArgumentParser("penstock-lsp", description=__doc__)
+    parser = Parser("penstock-lsp", description=__doc__)
     # What editors say of the way to speak by default.
     parser.add_argument("--stdio", action="store_true", help="speak on stdin and stdout, which is the default")
     parser.parse_args(argv)

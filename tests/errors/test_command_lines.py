@@ -1,0 +1,61 @@
+"""Words of a command line that mean nothing: the usage of the command, the nearest word that does, and status 2."""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock.passes.planning.on_chip.registry import strategy_names
+from penstock.passes.planning.registry import planner_names
+from penstock.passes.planning.tilers.registry import tiler_names
+from penstock.tools.arguments import Parser
+from penstock.tools.main import COMMANDS
+
+if TYPE_CHECKING:
+    from tests.conftest import Command
+
+_NAMED = re.compile(r"\b(planner|tiler|strategy)=([\w-]+)|--(planner|tiler) ([a-z][\w,-]+)")
+"""A part that a help names, by its kind."""
+
+
+@pytest.mark.parametrize(
+    ("words", "usage", "message", "note"),
+    [
+        (("compile", "m.onnx", "--machin", "gemmini"), "compile", 'there is no flag "--machin"', "--machine"),
+        (("compile", "--machin=gemmini"), "compile", 'there is no flag "--machin"', "--machine"),
+        (("machines", "show", "gemmini", "--tabel"), "machines show", 'there is no flag "--tabel"', "--table"),
+        (("machines", "lst"), "machines", 'ACTION: "lst" is none of list, show, validate', "list"),
+        (("fuzz", "--level", "grph"), "fuzz", '--level: "grph" is none of graph, kernel,', "graph"),
+        (("--verson",), "", 'there is no flag "--verson"', "--version"),
+    ],
+)
+def test_a_wrong_word_is_told_the_nearest(
+    penstock: Command, words: tuple[str, ...], usage: str, message: str, note: str
+) -> None:
+    finished = penstock(*words)
+    assert finished.status == 2
+    assert finished.err.startswith(f"usage: penstock {usage}".rstrip() + " ")
+    assert f"\nerror: {message}" in finished.err
+    assert finished.err.endswith(f'\nnote: did you mean "{note}"?\n')
+
+
+def test_a_word_too_many_and_one_too_few_are_refused(penstock: Command) -> None:
+    assert '\nerror: there is no place for "b"\n' in penstock("list", "ops", "b").err
+    missing = penstock("compile").err
+    assert "\nerror: the following arguments are required: MODEL\n" in missing
+    assert missing.endswith("note: penstock compile --help says what each is\n")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_what_a_help_names_is_there(command: str) -> None:
+    module = import_module(f"penstock.tools.{command.replace('-', '_')}_command")
+    parser = Parser(prog=f"penstock {command}", description=module.__doc__, epilog=getattr(module, "EPILOG", None))
+    module.add_arguments(parser)
+    known = {"planner": planner_names(), "tiler": tiler_names(), "strategy": strategy_names()}
+    text = " ".join(parser.format_help().split())
+    for match in _NAMED.finditer(text):
+        kind, names = match[1] or match[3], (match[2] or match[4]).split(",")
+        assert not set(names) - set(known[kind]), match[0]
