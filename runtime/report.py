@@ -8,8 +8,6 @@ that were fused, the times of the passes and the generated C.
 from __future__ import annotations
 
 import json
-import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
@@ -28,6 +26,7 @@ from penstock.passes.analysis.kernels import (
     ENTRY,
     HOST,
     Placement,
+    host_reasons,
     kernels,
     machine_of,
     multiply_accumulates,
@@ -49,8 +48,6 @@ AT_MOST = 10
 """Lines of a report."""
 
 _SLOWEST = 3
-_NAME = re.compile(r'^(?:"(?:[^"\\]|\\.)*"|\S+:\d+:\d+): ')
-"""What a remark on a kernel begins with: the operation that it is about."""
 
 
 @dataclass
@@ -131,10 +128,8 @@ class CompileReport:
     """Places that call kernels, groups at graph level: a group is cut where the device changes."""
     machine_kernels: int | None
     """How many of them run on the machine; None before devices are assigned."""
-    host_reason: str
-    """Why kernels stay on the host: the most frequent reason."""
-    host_reason_kernels: int
-    """The calls that it is given for."""
+    host_reasons: dict[str, int]
+    """Why kernels stay on the host, the most frequent reason first, each with the calls that it is given for."""
     macs: int | None
     """Multiply-accumulates of one run, loops of unknown trips taken once; None at graph level."""
     machine_macs: int | None
@@ -188,7 +183,8 @@ class CompileReport:
         share = self.machine_macs / self.macs if self.macs else 0.0
         lines = [f"{self.machine}: {share:.1%} of {self.macs:,} multiply-accumulates, {self.machine_kernels} kernels"]
         if self.kernels > self.machine_kernels:
-            reason = f", {self.host_reason_kernels} of them: {self.host_reason}" if self.host_reason else ""
+            first = next(iter(self.host_reasons.items()), None)
+            reason = "" if first is None else f", {first[1]} of them: {first[0]}"
             crossing = f"; {self.crossing_bytes:,} bytes cross between the two" if self.crossing_bytes else ""
             lines.append(f"host: {self.kernels - self.machine_kernels} kernels{reason}{crossing}")
         return lines
@@ -234,13 +230,6 @@ def report_on(
     below_graph, placed = level != "graph", level in LEVELS[2:]
     target = machine_of(module)
     placements = partition(module) if below_graph else []
-    host = [placement for placement in placements if placement.device == HOST]
-    # A remark is about an operation, and what counts is the reason after its name.
-    reasons = Counter[str]()
-    for placement in host:
-        reasons[_NAME.sub("", placement.remark)] += placement.calls
-    del reasons[""]
-    reason, reason_kernels = max(reasons.items(), key=lambda entry: entry[1], default=("", 0))
     assigned = target is not None and below_graph
     macs = sum(placement.macs for placement in placements)
     if below_graph and target is None:
@@ -258,8 +247,7 @@ def report_on(
         groups=fusion.groups if fusion else None,
         kernels=sum(placement.calls for placement in placements) if below_graph else _graph_kernels(module),
         machine_kernels=sum(p.calls for p in placements if p.device != HOST) if assigned else None,
-        host_reason=reason,
-        host_reason_kernels=reason_kernels,
+        host_reasons=host_reasons(placements),
         macs=macs if below_graph and not is_open else None,
         machine_macs=sum(p.macs for p in placements if p.device != HOST) if assigned else None,
         crossing_bytes=sum(p.crossing for p in placements) if assigned else None,

@@ -77,7 +77,7 @@ def execute(args: argparse.Namespace) -> int:
     from penstock.tools.check_sizes import check_sizes
     from penstock.tools.instruments import pass_progress
     from penstock.tools.lockstep import INTERLEAVINGS, Lockstep, ProgramBroken, default_inputs
-    from penstock.tools.programs import load_for_inputs
+    from penstock.tools.programs import load_for_inputs, warn_unused
     from penstock.tools.reduce import Reducer, reduce_to_file
     from penstock.tools.run_by import BACKENDS
     from penstock.tools.tensors import read_given
@@ -123,6 +123,7 @@ def execute(args: argparse.Namespace) -> int:
         with pass_progress(quiet=args.quiet, verbose=args.verbose) as progress:
             watch.run(program.module, passes, parsed=program.parsed, progress=progress)
         require_applied(program.ctx, program.module)
+        warn_unused(program.module, program.path)
     except (ProgramBroken, PassFault):
         if given_module is not None and args.reduce is not None:
             reducer = Reducer(program.ctx, args.seed, interleavings)

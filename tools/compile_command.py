@@ -95,7 +95,7 @@ def execute(args: argparse.Namespace) -> int:
     from penstock.runtime.report import FusionCount, report_on
     from penstock.runtime.signature import signature_of, with_extents
     from penstock.tools.instruments import pass_progress
-    from penstock.tools.programs import load_bound, say_remarks
+    from penstock.tools.programs import load_bound, say_remarks, warn_unused
     from penstock.tools.remarks import printed_remarks
     from penstock.tools.text import STDIN, require_distinct, write_output
 
@@ -144,6 +144,7 @@ def execute(args: argparse.Namespace) -> int:
     signature = with_extents(signature, program.module)
     if args.pipeline is not None:
         require_level(program.module, until, args.model)
+    warn_unused(program.module, program.path)
     source = _c_of(args, program) if emitter.has_source else None
     if not args.quiet or args.report is not None:
         report = report_on(program.module, fusion=fusion, seconds=seconds, source=source)

@@ -18,7 +18,7 @@ from penstock.runtime.simulator.run import ProgramRun, run_program
 from penstock.runtime.simulator.workloads import Workloads
 from penstock.tools.arguments import give_schedules, machine_options, print_passes
 from penstock.tools.instruments import pass_progress
-from penstock.tools.programs import load_bound
+from penstock.tools.programs import load_bound, warn_unused
 from penstock.tools.report.levels import Levels
 
 
@@ -52,6 +52,7 @@ def observed_program(args: argparse.Namespace) -> ObservedProgram | None:
     if program.level != "accel":
         levels.take(program.module, "as it came in")
     proved = lower_to_accel(args, program, pipeline, [levels, workloads])
+    warn_unused(program.module, program.path)
     levels.take(program.module, program.level)
     run: ProgramRun | None = None
     if machine_of(program.module) is not None:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import argparse
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from xdsl.dialects.builtin import ModuleOp
 
+from penstock.dialects.diagnostics import InputWarning, some_of
 from penstock.dialects.element_bits import stored
 from penstock.dialects.files import whole_file, write_whole
 from penstock.dialects.graph.dims import AtMost
 from penstock.lowering.to_c import GENERATED, CSource
 from penstock.lowering.to_c.folder import folder_texts, weight_offsets, weights_name
 from penstock.lowering.to_text import located_text, module_text
+from penstock.passes.analysis.kernels import HOST, host_reasons, is_unused, machine_of, partition
 from penstock.runtime.compiler import (
     LoadedProgram,
     bind_program,
@@ -126,6 +129,25 @@ def say_remarks(args: argparse.Namespace, module: ModuleOp) -> None:
 
     for line in off_chip_remarks(module):
         say(args, line)
+
+
+def warn_unused(module: ModuleOp, path: str | Path) -> None:
+    """Issue a warning where the machine computes nothing of a lowered program, with what it lacks for that."""
+    target = machine_of(module)
+    if target is not None and is_unused(module):
+        message = f'nothing runs on the machine "{target.machine_name}"'
+        warnings.warn(InputWarning(message, loc=str(path), notes=unused_notes(module)), stacklevel=2)
+
+
+def unused_notes(module: ModuleOp) -> list[str]:
+    """What the host runs of a program, and why: a note for each reason, the most frequent first."""
+    placements = [placement for placement in partition(module) if placement.device == HOST]
+    names = ", ".join(some_of([placement.kernel for placement in placements]))
+    reasons = host_reasons(placements)
+    return [
+        f"the host runs {names}" if names else "@main calls no kernel",
+        *some_of([f"because {each}" + (f", {n} kernels" if n > 1 else "") for each, n in reasons.items()]),
+    ]
 
 
 def write_program(

@@ -76,7 +76,7 @@ def execute(args: argparse.Namespace) -> int:
         engine = _engine_of_plan(args)
     else:
         # Not needed for a plan, which runs without the compiler.
-        from penstock.tools.programs import load_for_inputs, say_remarks
+        from penstock.tools.programs import load_for_inputs, say_remarks, warn_unused
 
         program = load_for_inputs(args, given, takes_bounds=args.level != "graph")
         pipeline = "" if _is_run_as_it_stands(args, program) else args.pipeline
@@ -85,6 +85,7 @@ def execute(args: argparse.Namespace) -> int:
         give_schedules(args, program.ctx)
         engine = _engine(args, given, program)
         say_remarks(args, engine.module)
+        warn_unused(engine.module, program.path)
     if args.interleaving is not None:
         engine.interleaving = _interleaving(args.interleaving, engine)
     started = time.perf_counter()

@@ -63,11 +63,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from xdsl.dialects.builtin import StringAttr
-
-    from penstock.passes.analysis.kernels import REMARK, kernels
     from penstock.runtime.simulator.run import run_program
-    from penstock.tools.programs import load_bound, say_remarks
+    from penstock.tools.programs import load_bound, say_remarks, unused_notes
     from penstock.tools.simulation_tables import report
 
     maps = [_read_map(text) for text in args.map]
@@ -90,10 +87,7 @@ def execute(args: argparse.Namespace) -> int:
         program.module, workloads, None if is_text else args.kernel, verify=not (proved or args.no_verify)
     )
     if not run.kernels:
-        note = ", ".join(name for name, _ in run.host)
-        notes = [f"the host runs {note}"] if note else ["@main calls no kernel"]
-        remarks = (kernel.attributes.get(REMARK) for kernel in kernels(program.module))
-        notes += [f"because {remark.data}" for remark in remarks if isinstance(remark, StringAttr)][:1]
+        notes = unused_notes(program.module)
         raise UserError(f'nothing runs on the machine "{run.target.machine_name}"', loc=str(program.path), notes=notes)
     texts = _texts(args, run, window, program.path.name)
     texts += _maps(program, run, maps)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -26,7 +27,7 @@ ENTRY = "main"
 DEVICE = "device"
 """The attribute of a kernel that says where it runs: `@host` or the machine's symbol."""
 REMARK = "device_remark"
-"""The attribute of a kernel on the host that says which op no intrinsic covers, and why."""
+"""The attribute of a kernel on the host that says which ops no intrinsic covers, and why."""
 MACS = "macs"
 """The attribute of a kernel with the multiply-accumulates of its contractions, counted before tiling: useful ones."""
 CROSSING = "crossing"
@@ -43,6 +44,10 @@ AUTO = "auto"
 """The depth that says: as `depths` of the kernel does."""
 
 
+_ALSO = "; also "
+"""What is between two reasons of a remark."""
+_NAME = re.compile(r'^(?:"(?:[^"\\]|\\.)*"|\S+:\d+:\d+): ')
+"""What a reason begins with: the operation that it is about."""
 _MADE_ON_CHIP = re.compile(r"(.+)_on_chip(?:_\d+)?")
 _MOVERS = re.compile(r"(fill|spill|border)(_\d+)?")
 _VERSION = re.compile(r"(.+)_\d+")
@@ -276,6 +281,30 @@ def partition(module: ModuleOp) -> list[Placement]:
             )
         )
     return placements
+
+
+def joined_remarks(remarks: Iterable[str]) -> str:
+    """Remarks on what stays on the host as one: each reason once, with the first operation that it is about."""
+    found: dict[str, str] = {}
+    for each in (part for text in remarks for part in text.split(_ALSO) if part):
+        found.setdefault(_NAME.sub("", each), each)
+    return _ALSO.join(found.values())
+
+
+def host_reasons(placements: Iterable[Placement]) -> dict[str, int]:
+    """Why kernels stay on the host, the most frequent reason first, each with the calls that it is given for."""
+    found = Counter[str]()
+    for placement in placements:
+        if placement.device == HOST:
+            # What a remark names is an operation, and what counts is the reason after it.
+            for reason in dict.fromkeys(_NAME.sub("", part) for part in placement.remark.split(_ALSO) if part):
+                found[reason] += placement.calls
+    return dict(found.most_common())
+
+
+def is_unused(module: ModuleOp) -> bool:
+    """Whether all kernels of a program, whose devices are decided, are left to the host beside its machine."""
+    return machine_of(module) is not None and {device_of(kernel) for kernel in kernels(module)} == {HOST}
 
 
 def _number(kernel: func.FuncOp, name: str) -> int:

@@ -236,7 +236,7 @@ class AssignDevicesPass(ModulePass):
     A kernel that a branch of `@main` calls, or a loop whose trip count a run decides, runs on the host,
     wherever it is called: the commands that a machine gets are proved free of hazards for all runs.
     Kernels on the machine lose dims of size 1, and pointwise ones have dims collapsed, that would leave lanes unused:
-    see `lanes.py`. The reason for the host is in
+    see `lanes.py`. The reasons for the host are in
     `device_remark`, the multiply-accumulates of each kernel in `macs`, and the bytes that it hands to another device in
     `crossing`.
 

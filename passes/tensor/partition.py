@@ -34,6 +34,7 @@ from penstock.passes.analysis.kernels import (
     device_of,
     has_reduction,
     is_contraction,
+    joined_remarks,
     kernels,
 )
 from penstock.passes.analysis.work import scalar_operations
@@ -146,6 +147,7 @@ def segments_of(kernel: func.FuncOp, choices: dict[GenericOp, Coverage | str]) -
             segment.remark = remark_on(segment.generics[0], "only a transfer computes it, and nothing is transferred")
         if segments and not segments[-1].on_machine and not segment.on_machine:
             segments[-1].generics += segment.generics
+            segments[-1].remark = joined_remarks([segments[-1].remark, segment.remark])
         else:
             segments.append(segment)
     return segments
@@ -219,7 +221,7 @@ def _joined(run: list[Segment]) -> list[Segment]:
     if run[0].on_machine:
         return run
     generics = [generic for segment in run for generic in segment.generics]
-    return [Segment(False, generics, next((segment.remark for segment in run if segment.remark), ""))]
+    return [Segment(False, generics, joined_remarks(segment.remark for segment in run))]
 
 
 def _explained(

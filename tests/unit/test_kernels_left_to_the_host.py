@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -11,11 +14,14 @@ from sampling import sweep
 from xdsl.parser import Parser
 
 from penstock.dialects.context import make_context
-from penstock.passes.analysis.kernels import device_of, kernels
+from penstock.passes.analysis.kernels import Placement, device_of, host_reasons, joined_remarks, kernels
 from penstock.runtime.interpreter import run_module
 from penstock.runtime.machines import attach_machine
 from penstock.runtime.pass_manager import read_pipeline, run_passes
 from penstock.runtime.pipeline import pipeline
+
+if TYPE_CHECKING:
+    from tests.conftest import Command
 
 Array = NDArray[np.float32]
 FLOAT_MACHINES = ("gemmini-fp32", "h100-sm", "neural-accelerator", "neural-cluster", "rapid-core-like", "smaug-smv")
@@ -133,3 +139,59 @@ def test_a_machine_that_cannot_reset_its_accumulator_leaves_products_to_the_host
     np.testing.assert_array_equal(y, np.full((4, 4), 8))
     assert len(remarks) == 1
     assert '@gemm needs in "acc" what @zero_spad leaves in "spad"' in remarks[0].replace("\\22", '"')
+
+
+SOFTMAX = """
+func.func @main(%x: tensor<4x8xf32>) -> tensor<4x8xf32> {
+  %y = graph.softmax %x axis 1 : tensor<4x8xf32> -> tensor<4x8xf32>
+  func.return %y : tensor<4x8xf32>
+}
+"""
+
+
+@pytest.mark.parametrize("words", [("check",), ("compile", "--emit", "accel"), ("report",), ("simulate",)])
+def test_a_machine_that_computes_nothing_of_a_program_is_told_with_a_reason_for_each_kind_of_op(
+    penstock: Command, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    (tmp_path / "m.mlir").write_text(SOFTMAX)
+    finished = penstock(*words, "m.mlir", "--machine", "gemmini-fp32", "-q")
+    is_fault = words == ("simulate",)
+    assert finished.status == int(is_fault)
+    heading, *notes = finished.err.splitlines()
+    kind = "error" if is_fault else "warning"
+    assert heading == f'm.mlir: {kind}: nothing runs on the machine "gemmini-fp32"'
+    assert notes[0] == "note: the host runs fused_0"
+    assert notes[1] == "note: because no intrinsic computes arith.maximumf in a reduction"
+    assert any("math.exp" in note for note in notes)
+    assert len(notes) == len(set(notes)) <= 7
+
+
+def test_reasons_for_the_host_are_data_of_the_report(penstock: Command, tmp_path: Path) -> None:
+    (tmp_path / "m.mlir").write_text(SOFTMAX)
+    done = penstock("compile", "m.mlir", "--machine", "gemmini-fp32", "--emit", "accel", "--report", "r.json")
+    assert done.status == 0
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert report["machine_kernels"] == 0
+    assert report["host_reasons"]["no intrinsic computes arith.maximumf in a reduction"] == 1
+    assert len(report["host_reasons"]) > 2
+
+
+def test_a_machine_that_computes_a_part_or_that_is_the_host_is_no_warning(penstock: Command, tmp_path: Path) -> None:
+    (tmp_path / "m.mlir").write_text(SOFTMAX)
+    assert penstock("compile", "m.mlir", "--machine", "host-avx2", "--emit", "loop", "-q").err == ""
+    part = SOFTMAX.replace("return %y", "return %z").replace(
+        "  func.return",
+        "  %z = graph.matmul %y, %w : (tensor<4x8xf32>, tensor<8x8xf32>) -> tensor<4x8xf32>\n  func.return",
+    )
+    (tmp_path / "n.mlir").write_text(part.replace("%x: tensor<4x8xf32>)", "%x: tensor<4x8xf32>, %w: tensor<8x8xf32>)"))
+    assert penstock("compile", "n.mlir", "--machine", "gemmini-fp32", "--emit", "loop", "-q").err == ""
+
+
+def test_remarks_are_joined_with_each_reason_once() -> None:
+    joined = joined_remarks(['"a": no exp', 'm.pk:1:2: no exp; also "c": dim i: x; dim j: y', ""])
+    assert joined == '"a": no exp; also "c": dim i: x; dim j: y'
+    placement = Placement("k", "", "host", 2, 1, 0, joined, 0, "", "")
+    assert host_reasons([placement, replace(placement, calls=1, remark="no exp")]) == {
+        "no exp": 3,
+        "dim i: x; dim j: y": 2,
+    }
