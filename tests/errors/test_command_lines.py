@@ -15,6 +15,8 @@ from penstock.tools.arguments import Parser
 from penstock.tools.main import COMMANDS
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.conftest import Command
 
 _NAMED = re.compile(r"\b(planner|tiler|strategy)=([\w-]+)|--(planner|tiler) ([a-z][\w,-]+)")
@@ -59,3 +61,15 @@ def test_what_a_help_names_is_there(command: str) -> None:
     for match in _NAMED.finditer(text):
         kind, names = match[1] or match[3], (match[2] or match[4]).split(",")
         assert not set(names) - set(known[kind]), match[0]
+
+
+def test_remarks_of_passes_are_printed(penstock: Command, tmp_path: Path) -> None:
+    (tmp_path / "m.mlir").write_text(
+        "func.func @main(%x: tensor<8x24xf32>, %w: tensor<24x16xf32>) -> tensor<8x16xf32> {\n"
+        "  %y = graph.matmul %x, %w : (tensor<8x24xf32>, tensor<24x16xf32>) -> tensor<8x16xf32>\n"
+        "  func.return %y : tensor<8x16xf32>\n}\n"
+    )
+    said = penstock("plan", "m.mlir", "--machine", "gemmini-fp32", "--remarks", "-q").err
+    assert "m.mlir:2:3: remark: [passed assign-devices] runs on @gemmini_fp32\n" in said
+    assert penstock("plan", "m.mlir", "--machine", "gemmini-fp32", "-q").err == ""
+    assert "--remarks is for a model or a file of IR" in penstock("plan", "p.csv", "--remarks").err
