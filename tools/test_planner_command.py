@@ -10,6 +10,7 @@ import argparse
 from penstock.passes.planning.conformance.planners import PROBLEMS, RULES, STEPS, check_planner, figures_table
 from penstock.passes.planning.registry import planner
 from penstock.tools.arguments import natural
+from penstock.tools.instruments import step_progress
 from penstock.tools.text import aligned
 
 
@@ -25,7 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    report = check_planner(planner(args.planner), problems=args.problems, seed=args.seed, steps=args.steps)
+    chosen = planner(args.planner)
+    with step_progress() as begun:
+        report = check_planner(chosen, problems=args.problems, seed=args.seed, steps=args.steps, begun=begun)
     if report.fault is not None:
         raise report.fault.error(f'the planner "{args.planner}"', RULES, args.seed)
     print("\n".join(aligned(figures_table(report), left=(0,))))

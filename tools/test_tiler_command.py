@@ -16,6 +16,7 @@ from penstock.passes.planning.conformance.tilers import RANDOM_PROBLEMS, RULES, 
 from penstock.passes.planning.tile_problem import TileProblem
 from penstock.passes.planning.tilers.registry import tiler
 from penstock.tools.arguments import add_machine, machine_options, natural, read_dims
+from penstock.tools.instruments import step_progress
 from penstock.tools.text import aligned
 
 _TILES = "tile"
@@ -44,7 +45,8 @@ def execute(args: argparse.Namespace) -> int:
     if args.model is None and (args.machine or args.set or args.dim):
         raise UserError("test-tiler: --machine, --set and --dim are for a MODEL, and none is given", status=USAGE)
     problems = None if args.model is None else kernel_problems(args)
-    report = check_tiler(chosen, problems=problems, random=args.random, seed=args.seed)
+    with step_progress() as begun:
+        report = check_tiler(chosen, problems=problems, random=args.random, seed=args.seed, begun=begun)
     if report.fault is not None:
         raise report.fault.error(f'the tiler "{args.tiler}"', RULES, args.seed)
     print("\n".join(aligned(figures_table(report), left=(0, 1))))

@@ -65,10 +65,21 @@ class PlannerReport:
     fault: Violation | None = None
 
 
-def check_planner(planner: Planner, *, problems: int = PROBLEMS, seed: int = 0, steps: int = STEPS) -> PlannerReport:
-    """Pose random problems to a planner until one shows a fault, which is then made as small as it goes."""
+def check_planner(
+    planner: Planner,
+    *,
+    problems: int = PROBLEMS,
+    seed: int = 0,
+    steps: int = STEPS,
+    begun: Callable[[int, int, str], None] = lambda number, total, what: None,
+) -> PlannerReport:
+    """
+    Pose random problems to a planner until one shows a fault, which is then made as small as it goes. `begun` is told
+    of each, with its number from 0 and how many there are.
+    """
     report = PlannerReport()
-    for case in random_cases(problems, seed):
+    for number, case in enumerate(random_cases(problems, seed)):
+        begun(number, problems, case.family)
         limits = Limits(steps=steps, seed=seed)
         found = _examine(planner, case, limits)
         if isinstance(found, Violation):

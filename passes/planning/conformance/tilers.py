@@ -14,7 +14,7 @@ assert check_tiler(my_tiler).fault is None
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -75,14 +75,17 @@ def check_tiler(
     problems: Iterable[tuple[str, TileProblem]] | None = None,
     random: int = RANDOM_PROBLEMS,
     seed: int = 0,
+    begun: Callable[[int, int, str], None] = lambda number, total, what: None,
 ) -> TilerReport:
     """
     Pose problems to a tiler, each with a name, by default those of `network_problems`, and random ones, until one shows
-    a fault, which is then made as small as it goes.
+    a fault, which is then made as small as it goes. `begun` is told of each, with its number from 0 and how many there
+    are.
     """
     report = TilerReport()
     named = [*(network_problems() if problems is None else problems)]
     for number, (name, problem) in enumerate([*named, *random_problems(random, seed)]):
+        begun(number, len(named) + random, name)
         found = examine(tiler, problem)
         if isinstance(found, Violation):
             report.fault = smallest(problem, found, smaller_problems, partial(examine, tiler), problem_text)

@@ -168,3 +168,11 @@ def test_the_command_prints_a_table_or_the_fault(
     problem.write_text(done.err[done.err.index("id,lower") :])
     # What is printed is a problem that `penstock plan` reads.
     assert penstock("plan", problem, "-q").status == 0
+
+
+def test_each_problem_is_told_of_when_it_is_begun() -> None:
+    told: list[tuple[int, int]] = []
+    check_planner(
+        planner("first-fit-by-size"), problems=3, begun=lambda number, total, what: told.append((number, total))
+    )
+    assert told == [(0, 3), (1, 3), (2, 3)]
