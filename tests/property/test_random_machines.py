@@ -10,7 +10,8 @@ from xdsl.parser import Parser
 
 from penstock.dialects.context import make_context
 from penstock.dialects.diagnostics import UserError
-from penstock.lowering.from_machine_toml import machine_text, read_machine
+from penstock.lowering.from_machine_toml import read_machine
+from penstock.lowering.machine_names import machine_text
 from penstock.runtime.compiler import compile_module
 from penstock.tools.fuzz.machine_files import MACHINES, changed, program
 
