@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The accelerator level: cycles, traffic and tokens of what the compiler makes, beside what is published.
 

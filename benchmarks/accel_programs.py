@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What benchmarks/accel.py runs: ResNet-18's convolutions as kernels at tensor level, and matrix products."""
 
 from __future__ import annotations

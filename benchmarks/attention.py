@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Attention of 8 heads of 64 over long sequences: with the scores in memory, and a block at a time.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What conflicts of banks cost, and what it is worth to plan around them: `python -m benchmarks.banks`.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 One program for all sizes up to a bound, beside one for each size.
 

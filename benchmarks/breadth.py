@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Every network of examples/networks: what its compilation takes, what becomes of it, and how fast it runs.
 

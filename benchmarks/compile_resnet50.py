@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 From the ONNX model of resnet50 to loaded C code for gemmini-fp32, nothing of it cached, and where the time goes.
 

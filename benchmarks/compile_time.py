@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 CPU seconds of whole `penstock` commands, from the start of Python to the written file, and the peak memory of one, with
 what is aimed at.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Code for Gemmini: what it issues, beside a library routine, and what it takes to write it.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A plan of resnet50: how long it takes to load, and how much two contexts in two threads run in the time of one; and how
 long a call takes that computes next to nothing, beside one of onnxruntime, with inputs and outputs bound in both.

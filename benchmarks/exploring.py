@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What a person waits for who explores a machine: CPU seconds and the peak memory of one network from its model to cycles.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Firmware of small networks in 8-bit integers, run on an emulated microcontroller.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 How many instructions a library routine of Gemmini issues for a product or a convolution, counted along its loops.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 An inference of resnet50 (batch 1) by the interpreter at graph level, beside onnxruntime.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The graph level: what the passes leave of the networks, how long they take, and how that grows.
 

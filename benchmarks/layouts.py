@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What the layout pass leaves of changes of layout: how many there are, and the bytes that they read and write.
 

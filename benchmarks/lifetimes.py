@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a graph keeps in memory from operator to operator: buffers with lifetimes, and tensors with their accesses."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What it is worth to know which bytes of a buffer are alive: `python -m benchmarks.live_parts`.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Code by LLVM beside code by the C compiler, of the same programs: f32, batch 1, on one thread.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A scalar loop, load-load-mulf-addf-store: our interpreter beside xDSL's stock one, on the same module.
 

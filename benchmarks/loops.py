@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Loops on machines: what stays on chip between their iterations, and what that is worth.
 

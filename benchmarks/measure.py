@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Measuring two things against each other on a machine that has other things to do.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 How much of MLIR's own text comes back unchanged: what mlir-opt prints in generic form is read, verified and printed by
 us, and mlir-opt has to read that as the same.

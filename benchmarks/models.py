@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Models that packages ship: whether each compiles, for the host and for a machine, computes what onnxruntime does, and
 what that costs.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Generated C beside the libraries that others tuned by hand: operators and networks, f32, batch 1.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `benchmarks.native` measures: models of one operator or of whole networks, and the ratios that are aimed at."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The networks that are measured, and the reference beside them."""
 
 from __future__ import annotations

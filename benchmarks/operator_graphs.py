@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The operators of examples/operators as ONNX models: what the graph path compiles beside a kernel of the language.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The operators of examples/operators: what they compute beside NumPy, and what that costs beside the graph path.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The arena of a program, and what order, aliasing, patches and rematerialisation make of it.
 

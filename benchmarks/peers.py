@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What generated C is measured against: other libraries that run a model, on inputs and outputs that are bound."""
 
 from __future__ import annotations

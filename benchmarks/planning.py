@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Memory planning: our planners beside references, on problems of networks, of compiled programs, published and drawn.
 

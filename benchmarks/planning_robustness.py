@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sections of benchmarks/planning.py: a planner beside its test set, and how long a large plan takes to check."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Running planners on instances: one attempt, many of them side by side, minimalloc's own program, and text tables."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The polynomials of `passes/polynomials.py`: their coefficients, and their errors over all numbers.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Recurrent layers by their number of steps: what they take to compile, their code, and their time.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 All benchmarks, each in a process of its own, in one table. Names as arguments choose some of them.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Schedules: what the compiler decides, written down and applied again; and schedules by hand, beside its own.
 

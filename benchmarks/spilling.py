@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What stays on chip between the operators of networks, and what that leaves to go off chip.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What a sweep takes: a study of 192 runs, cold, again with all results kept, and with the results gone but not the cache.
 

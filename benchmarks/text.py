@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Parse, verify and print a module of 10,000 operations: penstock-opt beside xdsl-opt.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Tilers beside each other: simulated cycles, and bytes off chip, of ResNet-18's convolutions and a matrix product.
 

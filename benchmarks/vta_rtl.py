@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The cycles of ResNet-18's convolutions on VTA's RTL, twice: as the simulator has them on `vta-rtl`, and by its rules.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 `accel`: asynchronous commands of an accelerator, ordered by tokens.
 

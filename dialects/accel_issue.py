@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Ops of `accel` below its commands: what a processor writes to a machine, one by one, in the order of the program.
 

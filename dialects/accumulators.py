@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The types in which sums and products are kept."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Affine expressions as linear forms."""
 
 from __future__ import annotations

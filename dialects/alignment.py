@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Arrays that begin with a line of the caches: vectors as wide as one then lie in one line each."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Numbers of bytes as a person writes them."""
 
 from __future__ import annotations

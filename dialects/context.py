@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The context of a compilation: the registered dialects, as xDSL's, and the weights beside the IR."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What a CPU executes: the features that code was compiled for, which the macros of C compilers tell, and those of the CPU
 that code is made for, which is the one that this process runs on, or a narrower one that `$PENSTOCK_CPU` names.

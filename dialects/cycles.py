@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Cycles of a command as plain data: what an application of an intrinsic takes, as an expression of its extents, and what
 the operand takes that stays in a unit while it is reused.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a user's fault looks like: one exception that carries a message, a place, notes and an exit status.
 
 A fault of the user is never a traceback. It is raised as a `UserError`; the tools print it as

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The strings under the fields of classes, which Python does not keep: they are read from the source."""
 
 from __future__ import annotations

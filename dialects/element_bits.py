@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How NumPy keeps the elements of arrays below graph level, where integers are signless; nothing of the IR."""
 
 from __future__ import annotations

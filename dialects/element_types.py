@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Element types of the IR as NumPy's, and back."""
 
 from __future__ import annotations

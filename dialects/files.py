@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The one way in which Penstock writes files: whole or not at all, and in the place that the name leads to.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Functions: what attributes say of their arguments and results, their body as one block, and free names."""
 
 from __future__ import annotations

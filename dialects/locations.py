@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Where operations and block arguments come from: the rule by which those get a location that were made without one.
 

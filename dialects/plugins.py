@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What installed packages offer by entry points; in particular the dialects and passes of the group `xdsl.universe`.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bodies of structured ops that add a product to their output: what makes a contraction, however it is spelled."""
 
 from __future__ import annotations

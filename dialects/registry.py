@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a pass or an interpreter knows about ops, class by class: the door through which packages add their own."""
 
 from __future__ import annotations

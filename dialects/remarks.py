@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What passes tell people about their decisions: one remark each, at an operation, for whoever listens.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Results that programs which are alike share, such as those of a sweep: by the contents of all that they depend on."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The `schedule` dialect: what MLIR's `transform` dialect lacks to say how a kernel uses a machine, on the same handles.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ops of the `schedule` dialect on buffers in scopes, and on the commands of units that run beside each other."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ops of the `schedule` dialect on loops and buffers of the loop level, on the handles that `transform` uses."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ops of the `schedule` dialect on what lives in which scope, and which intrinsic computes it, at the loop level."""
 
 from __future__ import annotations

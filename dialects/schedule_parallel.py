@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ops of the `schedule` dialect on iterations that run at once, on the handles that `transform` uses."""
 
 from __future__ import annotations

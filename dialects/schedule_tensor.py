@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The ops of the dialect `schedule` on structured ops on tensors."""
 
 from __future__ import annotations

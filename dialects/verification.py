@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Verification of ours, run beside every `verify` of xDSL, which checks none of this:
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """xDSL's verification of a module, pass after pass, without verifying again what looks as it did."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The store of weights beside the IR: names to arrays, read from a safetensors file only when asked for."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Windows: what `mem.copy` and `accel.dma` have in common.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Reductions: a fill and a generic whose accumulator has a type in which sums do not lose their terms.
 

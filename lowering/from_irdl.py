@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The way into the IR for a dialect that is text: a file of MLIR's IRDL dialect (https://mlir.llvm.org/docs/Dialects/IRDL/)
 becomes dialects whose types and operations parse, verify and print, as mlir-opt's `--irdl-file` makes them.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Into the IR: a machine file (TOML, `machines/*.toml`) becomes a `machine.target`.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The way into the IR from text: xDSL's parser, made to remember and to report where things stand.
 
 xDSL's parser records a location only where the text says `loc(...)`, reports an undefined value at the end

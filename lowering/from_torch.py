@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Into the IR from PyTorch: an exported program, or a module, becomes an ONNX model by PyTorch's own exporter.
 

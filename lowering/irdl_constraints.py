@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The constraints of MLIR's IRDL dialect as MLIR checks them, where those of xDSL differ."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """xDSL's lexer of MLIR's text in half its time: most of what parsing takes is reading tokens."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ops of a host that calls of a library compute, as those calls."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The text of a module's functions with the operation that begins each line, and the names that it comes from."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 From the loop level to MLIR's own dialects, for MLIR's own tools: an outside witness of what a program computes.
 

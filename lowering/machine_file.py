@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 One machine file: from the tables that the TOML reader gives to operations, with every fault on the way.
 

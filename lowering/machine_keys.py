@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The keys of the tables of a machine file, and what their values are.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Machines by name: those that come with Penstock, those of installed packages, the CPU at hand, and files; each as the
 text that `penstock.lowering.from_machine_toml` reads. Nothing here imports the IR.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Numbers of a machine that are set for one run: `scope.spad.size=64K` stands in front of what the machine's file says.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Whether data gets through a machine: from off chip into every scope, and from where results are written off chip.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One table of a machine file: its values, where its numbers come from, and every fault on the way."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Families of parts in a machine file: `template`, what parts have in common, and `each`, one table for several parts.
 

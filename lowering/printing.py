@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a person wants to see the IR: xDSL's printer with what mlir-opt's flags leave out of the text, or add to it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The parser of `from_text`, which here goes on behind a fault, and notes faults and the places of names.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Tensor expressions, the behaviour of an intrinsic as a machine file spells it, read into one `linalg.generic`.
 

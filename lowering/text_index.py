@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A text of IR as an editor sees it: read to its end whatever is wrong with it, with the place of every name."""
 
 from __future__ import annotations

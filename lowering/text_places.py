@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Places in a text of IR: of what is wrong with it, of names, and of operations."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The way out of the IR as text."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 TOML texts, and where their tables, keys and values are, which the standard library's reader does not say.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The cache: of compiled code, and in a folder inside of what sweeps have computed.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Building generics, and letting one start from one of its inputs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Index arithmetic that folds, and loops: an index is an integer where it is known, and a value where it is not."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kernels that differ in their names and locations alone, of which networks have many: rewritten once, and copied."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`lift-cf-to-scf`: functions of several blocks as functions of one, with ops that have regions."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Functions of f32 as polynomials, without branches: what a loop of them is vectorised as.
 

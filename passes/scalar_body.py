@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The scalar arithmetic in the body of a `linalg.generic`, written as expressions.
 

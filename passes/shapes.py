@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Types and shapes of tensors, and how loops index them; nothing here builds IR."""
 
 from __future__ import annotations

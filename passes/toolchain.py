@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The C that the compiler writes, of programs and of the inner loops of solvers: the C compiler of this machine, and
 building C to a shared library, once for each content, and loading it.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compute what is computed twice once: graph ops, constants with equal contents, and ops on tensors."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Remove what computes an unused value, at every level above memory."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Views of memrefs: slices, other shapes, and the window of a pooling, as the ops that make them."""
 
 from __future__ import annotations

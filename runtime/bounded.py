@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Sizes that only a run knows, up to a bound: at graph level, and on the way below it.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs as they are given, in files or not, and lowering them by the passes of `pipeline`."""
 
 from __future__ import annotations

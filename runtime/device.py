@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A program for the real machine as a folder: C that issues its commands, and what builds and checks it.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether what a machine file says of its commands is C: each template, once, through a compiler of the host."""
 
 from __future__ import annotations

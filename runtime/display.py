@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What notebooks show of compiled programs: their figures, the memory of each scope, and what the units do."""
 
 from __future__ import annotations

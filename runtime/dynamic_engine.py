@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Programs with symbolic dimensions, ready to run: an engine for each set of sizes, compiled when it is first called for.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What executes: a compiled program and the memory it runs in.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The engines of one program that were used last: one for each set of sizes, made when it is first asked for."""
 
 from __future__ import annotations

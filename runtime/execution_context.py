@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The memory of runs: arrays in, which are not copied, and arrays out, which may be given; at once, or in a thread."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Firmware: a program for a machine without an operating system, that is placed in the memories which the machine has.
 

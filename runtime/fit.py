@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 How a program fits a memory: a search over what its passes may decide, by the bytes that its plan then takes.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Folders of files that belong together: written as a whole or not at all, and nothing of others is touched in them."""
 
 from __future__ import annotations

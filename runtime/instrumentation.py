@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What looks on while passes run: the base of every instrument, and the one that takes the times.
 

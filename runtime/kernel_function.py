@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kernels of the kernel language as functions on arrays."""
 
 from __future__ import annotations

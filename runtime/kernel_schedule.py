@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Scheduling one kernel by hand, from Python: `penstock.schedule`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The levels of the IR: that of a program, that of a pass, and what is said where they differ.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 LLVM IR as machine code of this process, by llvmlite: for the CPU that code is made for, see `dialects.cpu`, without a C
 compiler, a linker, or files.

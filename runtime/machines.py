@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The machine that a program is compiled for."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kernels of the host are measured with several tiles each, and the fastest ones become their schedules."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How much memory a run takes at the least, and how much this machine has: asked before anything is run."""
 
 from __future__ import annotations

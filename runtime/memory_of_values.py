@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How much memory a run in the interpreter takes at the least."""
 
 from __future__ import annotations

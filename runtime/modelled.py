@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How long a program of the loop level takes, as the machine's file tells: without lowering or simulating it."""
 
 from __future__ import annotations

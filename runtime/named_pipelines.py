@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Pipelines that have a name: the compiler's own, one for every machine and one without, and those of installed packages.
 

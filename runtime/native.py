@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Machine code that was made of generated C, loaded: arrays in, arrays out. Nothing of the IR, nor of the C."""
 
 from __future__ import annotations

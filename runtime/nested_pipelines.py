@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Pipelines that run on one operation after another, `func.func(cse, canonicalize)`, as MLIR nests them.
 

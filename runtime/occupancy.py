@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What lies where in a scope over the cycles of a run, as a plan: pictures of plans draw it.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Penstock as a backend of ONNX, behind the interface that ONNX's own test suite drives.
 

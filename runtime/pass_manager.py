@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Running passes: a pipeline read from text, verification around every pass, observers, and faults with names."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The options of passes for people: what each takes, in words, what it is for, and what is wrong with a value."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The compiler's own pipeline: which passes lead from one level to the next.
 

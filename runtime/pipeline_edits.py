@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A pipeline by name with edits: `default, mem-plan{planner=mine}, tile=tile-largest, -fuse-attention`.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A compiled program as one file, a plan, that is mapped into memory and run as it is: no compiler, no parsing.
 

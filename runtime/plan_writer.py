@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A lowered program as a plan: its text, its weights, and its machine code."""
 
 from __future__ import annotations

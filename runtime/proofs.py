@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is proved of a program without running it: its intrinsics, its memory plan, and the order of its commands."""
 
 from __future__ import annotations

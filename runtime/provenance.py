@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Where the bytes and the cycles of a program come from, and where the nodes of a model went: one answer for the command
 `penstock explain`, for `penstock report`, and for Python.

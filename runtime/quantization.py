@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Post-training quantisation as a whole: inputs to calibrate with, ranges, the quantised program, and what it lost.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What a compilation came to, in figures: for a person in at most ten lines, and as JSON for benchmarks and tables.
 

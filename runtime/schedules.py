@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The text of the schedules of a program: reading what is given, and writing what has been applied."""
 
 from __future__ import annotations

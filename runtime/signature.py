@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a program takes and yields, by its text: names, shapes and element types of @main."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Fitting an ONNX model to the inputs of one run: what the inputs say about shapes is taken over.
 

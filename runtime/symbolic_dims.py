@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The dimensions of a program whose sizes are not known."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Names, shapes and element types of what a program takes and yields, and arrays checked against them."""
 
 from __future__ import annotations

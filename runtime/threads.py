@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The number of threads of a program, as people give it."""
 
 from __future__ import annotations

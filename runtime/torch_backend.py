@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 PyTorch's compiler with Penstock behind it: `torch.compile(model, backend="penstock")`.
 

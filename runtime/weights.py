@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The weights of a module on its way through a command: found, checked, and written beside the output."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What tests share: the commands run in this process, and settings that make every run the same."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Run all random searches from one seed until a time is over; each failure is one line that reruns it alone.
 

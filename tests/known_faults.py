@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Faults that are known and not mended: tests that are expected to fail, and fail the suite when they pass."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Arguments that several commands of `penstock` share, and what they mean."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Run a program before and after every pass on the same inputs, and name the first pass that changed a value. The inputs
 are small integers, whose sums are exact; with --real, normal floats.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 `penstock check` of a program whose sizes only a run knows: at each size at 1, at its bound and at one between, the
 program that is bound there before and after every pass, and from where it is one program of all sizes on, that one.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Lower a model or a file of IR. --emit says what -o is: a file of IR at the end of a level, with its weights beside it;
 the schedules of its kernels, a file that --schedule takes;

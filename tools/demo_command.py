@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Compile a small network for a machine with scratchpads, run it at every level, and show what was decided. The network
 recognises handwritten digits; it comes with Penstock, as do the images, which it was not trained on. What is printed:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The outermost handler of every command: what a fault looks like on stderr, and the exit status it has.
 
 A fault of the user is `place: error: message`, the line it speaks of with a caret, and notes. A fault of ours

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 `--verify-diagnostics`: the faults that a file says it has, compared with those it has.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Say where a byte, a cycle or a node of a program comes from and goes to: the buffer, the kernel, the command and its
 operation, the node of the model and the line of the source. What is above the accelerator level is compiled first.

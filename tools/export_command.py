@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Write an ONNX model of what graph level holds, such as a quantised or differentiated graph, for other tools."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Say how little memory a program runs in, off the chip's scopes: what each technique wins, and what it computes for that.
 `penstock compile --memory SIZE` takes the way that fits and computes least, in the cycles of a machine whose file says

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Write texts of the kernel language in their one form: indentation, spaces, brackets; comments stay."""
 
 from __future__ import annotations

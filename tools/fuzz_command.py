@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Run random inputs of a level through the whole compiler: around every pass on the interpreter, in several orders of an
 accelerator's commands, and at the end by C. An input is right, or refused at a place; what is neither is reduced and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Write the graph-level IR of an ONNX model, or of a function as StableHLO or TOSA, or the tensor-level IR of linalg, and
 its weights beside it as a .safetensors file.

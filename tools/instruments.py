@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What commands of penstock show of a pipeline while it runs, and the times of its passes, on stderr."""
 
 from __future__ import annotations

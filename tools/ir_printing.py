@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Dumps of the IR around passes, headed as MLIR heads its own: on stderr, or in files that a run goes on from."""
 
 from __future__ import annotations

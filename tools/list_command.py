@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 List what has a name on a command line, each with what it is: planners, tilers, on-chip strategies, machines, passes,
 ops and emitters, those of installed packages among them.

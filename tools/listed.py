@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An entry of a list of what has a name, and lists of such entries as lines or as data."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What there is to name on a command line: the one list of each kind, which `penstock list KIND` prints.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Which operation computes another value after a faulty pass: the values of both programs, place by place.
 

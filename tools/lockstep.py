@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Lockstep: run a program before and after every pass on the same inputs, and name the first pass that broke it.
 

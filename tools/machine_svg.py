@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A machine as a picture in SVG: a column for each memory, and for each unit its engines and what it computes.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Machines as tables: what each has in numbers, one with the origin of each, and what it computes."""
 
 from __future__ import annotations

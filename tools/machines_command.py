@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """List machines, show one as IR, as a table or as a picture, or validate machine files."""
 
 from __future__ import annotations

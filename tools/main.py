@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`penstock`: import, compile, run and check models and IR files; what a person types."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Docstrings and tables as Markdown."""
 
 from __future__ import annotations

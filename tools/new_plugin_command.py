@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Write the skeleton of a package that extends Penstock: an op with what it computes, a pass, a planner, a tiler, a
 machine, and tests that pass once it is installed.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs that a command lowers to the accelerator level, and what it notes of them on the way."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What an op takes and gives, and what the keys of machine files mean, as Markdown: from the classes of ops."""
 
 from __future__ import annotations

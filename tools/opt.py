@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`penstock-opt`: parse IR, run passes on it, print it; what mlir-opt does, with errors that have places.
 
 Nothing but the IR is written to stdout (a list of passes, when asked for, is the answer and goes there too).

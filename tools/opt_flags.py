@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The command line of penstock-opt: its flags, their names in mlir-opt and xdsl-opt, and passes as flags.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a fault of penstock-opt is repeated: the piece of input, with the passes up to the faulty one, in a file."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a run of penstock-opt does, once its command line is read."""
 
 from __future__ import annotations

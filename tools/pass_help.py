@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What penstock-opt says of passes: the list of all, and one with its options and its documentation."""
 
 from __future__ import annotations

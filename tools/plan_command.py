@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Give each buffer of a planning problem an offset in one memory, so that buffers alive together share no byte and the
 peak is low. A problem is a CSV file with the columns id,lower,upper,size and, as needed, alignment, hint, gaps,

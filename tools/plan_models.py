@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 `penstock plan` of several models in one memory: side by side, or one after the other.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`penstock plan` of a program: the problems that its buffers pose, and the plan that it has or that planners find."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a plan for the bounds of sizes comes to at smaller ones."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Running planners on a problem, and saying what they found."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs as files: the IR and the weights beside it."""
 
 from __future__ import annotations

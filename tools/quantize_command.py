@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Quantise a model after training: run it on calibration inputs, choose scales from the ranges that its values take, and
 write the graph-level IR on 8-bit integers with its weights beside it. What was chosen, and what it lost, is told on

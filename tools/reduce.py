@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Delta debugging: a program that a pass breaks is cut down as long as the pass breaks it in the same way.
 

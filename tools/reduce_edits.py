@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Ways to change a program for delta debugging: each takes something away, and may leave what is no valid program.
 """

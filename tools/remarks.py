@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Remarks of passes, as lines for people and as JSON."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Show a program as one page for a browser that needs no network: its IR at each level side by side, what lies where in
 each memory, what each unit does and why it waits, and the figures of its kernels. A click on any of them shows the same

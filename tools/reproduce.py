@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a faulty run of `penstock` is repeated: a file of IR with the passes up to the faulty one, else the command."""
 
 from __future__ import annotations

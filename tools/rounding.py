@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 By how much the outputs of a program may differ that sums in another order, or stores values in a narrower type.
 

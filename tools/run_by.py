@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Running a program by another backend than the interpreter, as one more step of lockstep."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Run a model, a file of IR or a plan. Inputs are .npy, .npz or ONNX .pb files, in the order of the model's inputs or as
 NAME=FILE; outputs are written as output_0.npy and so on.

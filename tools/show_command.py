@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Print what the kernels of a model or of a file of IR compute, each as a kernel of the language (.pk): what fusion took
 together, before it is cut into tiles.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Count the cycles that the kernels of a model or a file of IR take on a machine, unit by unit and bus by bus. What is
 above the accelerator level is compiled first. A kernel whose commands are not proved free of hazards has no cycles:

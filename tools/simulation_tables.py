@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `penstock simulate` prints: tables of cycles, of units and of bytes, and one of energy where that is known."""
 
 from __future__ import annotations

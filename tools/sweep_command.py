@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Compile and simulate programs on machines in all combinations of what a plan varies: numbers of the machine, planners,
 tilers, on-chip strategies, depths, schedules, passes on and off. What several runs have in common is computed once, and

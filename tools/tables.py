@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tables of instruments, as text in MLIR's manner and as JSON: the times of passes, and what they did to operations."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tensors in files: NumPy's .npy and .npz, and ONNX's .pb."""
 
 from __future__ import annotations

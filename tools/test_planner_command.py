@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Whether a planner keeps to its contract: random problems of which the answer is known are posed to it, with each feature
 that a problem may have. The status is 1, with the smallest problem found that shows it, where it breaks a rule.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Whether a tiler keeps to its contract: kernels of networks on models of machines, and random problems, are posed to it.
 The table has the cycles and bytes that its plans are modelled to take, beside the least and those of the usual tiler.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Text in and out of the commands: input from a file or stdin, output whole or not at all, tables."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What Penstock registers with xDSL: every dialect, every pass and the target `c`, each imported when first used."""
 
 from __future__ import annotations

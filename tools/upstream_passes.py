@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What xDSL's passes do that do not say it themselves; goes where they do (as of xDSL 0.74)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Planning problems by family, for judging planners: extracted from programs, drawn at random, and published ones.
 

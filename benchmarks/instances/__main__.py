@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Write the drawn families as CSV files, one folder each; the known optimum, or the bound, is in the names.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Problems of compiled programs: networks tiled for a machine, promoted into its scopes, multi-buffered, not yet planned.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A planning problem with what is known of its optimum beforehand."""
 
 from __future__ import annotations

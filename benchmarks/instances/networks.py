@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Problems of graphs: what networks keep in memory from operator to operator, and what a training step of one does.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Perfect packings: a rectangle of time and bytes that is cut into buffers, so that the optimum is its height.
 

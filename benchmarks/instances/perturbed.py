@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 minimalloc's instances A-K, changed a little: what a planner does on its test set says little of what it does beside it.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 minimalloc's eleven challenging instances A-K, from a folder that is named, or lies beside the repository.
 

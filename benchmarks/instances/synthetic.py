@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Families without a known optimum: random rectangles, programs as their shapes are drawn, and what machines ask for.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The buffers of a whole program as it runs, with transfers ahead of and behind the computation.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Headline figures of papers, derived again by compiling and simulating, beside the published ones.
 

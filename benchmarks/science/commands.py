@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Commands written by hand, at the accelerator level, for a core like the one that TOpLib compiles for.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs of studies compiled and simulated: from text or from a network, with passes of one's own."""
 
 from __future__ import annotations

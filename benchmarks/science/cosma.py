@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The order of operators, what stays on chip, and where, decided together, as COSMA does, and at a given order.
 

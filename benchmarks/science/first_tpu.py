@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fully connected networks on the first tensor processing unit, which the memory of the weights bounds."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operators fused with what follows them, and an op a kernel."""
 
 from __future__ import annotations

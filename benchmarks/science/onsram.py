@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What stays on chip between operators: OnSRAM's twelve networks, in a model of the graph and through the compiler.
 

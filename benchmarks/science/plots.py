@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pictures of studies, as SVG drawn by matplotlib: the same bytes for the same figures."""
 
 from __future__ import annotations

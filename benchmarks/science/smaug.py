@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 SMAUG: what share of a program's time computes, its tilers against each other, and a camera's image up to the class.
 

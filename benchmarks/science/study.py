@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A study: figures of a paper, and ours beside them.
 

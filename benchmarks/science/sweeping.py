@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Studies of many runs: a plan for `penstock sweep`, whose results are kept under build/science."""
 
 from __future__ import annotations

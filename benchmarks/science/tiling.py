@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tiles by three tilers, of the convolutions and depthwise convolutions of TVM's tables and of square products."""
 
 from __future__ import annotations

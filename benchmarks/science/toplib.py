@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operators of the library, as the compiler makes commands of them, against commands written by hand."""
 
 from __future__ import annotations

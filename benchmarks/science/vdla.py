@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """TVM's accelerator: latency hiding under the roof of the machine, and what offloading convolutions to it gains."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The graph dialect: operators with the semantics of ONNX on tensors.
 

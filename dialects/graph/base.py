@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What every op of the graph dialect shares: the base class, pattern kinds, weights and shape helpers.
 

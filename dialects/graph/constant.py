@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Constants: weights in the store beside the text, and small tensors in the text."""
 
 from __future__ import annotations

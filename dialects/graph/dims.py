@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Names of unknown sizes in the text: `dims ["N", "", ""]` has one entry a dimension, "" for one without a name.
 

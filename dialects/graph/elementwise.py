@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Operators on each element: of one operand, of two that broadcast by NumPy's rule, and of three.
 

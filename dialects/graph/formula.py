@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Formulas of elementwise ops: what one element of the result is, stated once for all levels.
 

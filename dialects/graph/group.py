@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ops with regions: groups of operators that become one kernel, branches and loops."""
 
 from __future__ import annotations

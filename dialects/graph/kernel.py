@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kernels that are written below graph level, as operators of a graph."""
 
 from __future__ import annotations

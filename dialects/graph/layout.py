@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Layouts: how the dimensions of a tensor are stored, as a word such as "NCHW", "NHWC16c" or "HWOI16o16i".
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operators of neural networks without a window: matrix products, normalisations, softmax and attention."""
 
 from __future__ import annotations

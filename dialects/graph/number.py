@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The assembly format of a float property: its shortest decimal text, or `inf`, `-inf`, `nan`, or the bits of another NaN.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Between real numbers and the small integers that stand for them: real = (integer - zero point) * scale."""
 
 from __future__ import annotations

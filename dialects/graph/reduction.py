@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operators that combine the elements along given dimensions."""
 
 from __future__ import annotations

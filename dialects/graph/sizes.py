@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Sizes that are not known yet: `?` in a type, as a value to compute with.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operators on windows over the spatial dimensions, or on all of them: pooling and convolution."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The machine dialect: the target, in the module, so that a module is self-contained.
 

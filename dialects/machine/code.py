@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What programs for the real machine are written with besides commands: states that are set, and what is around."""
 
 from __future__ import annotations

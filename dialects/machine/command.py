@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a command of a part is over, operands and dims, and whether its spelling says all of it."""
 
 from __future__ import annotations

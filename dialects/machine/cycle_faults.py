@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is wrong with cycles that are an expression of the dims of an intrinsic."""
 
 from __future__ import annotations

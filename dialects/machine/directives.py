@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How intrinsics write their operands, their dims, and cycles that depend on them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a machine takes of energy: picojoules for what its commands do, and for every cycle."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the units and engines of a machine compute: intrinsics, whose behaviour is a structured op."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What parts of a machine are: their numbers, where those come from, and what is wrong with them."""
 
 from __future__ import annotations

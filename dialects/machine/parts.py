@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The memories, buses, units, processors, DMA engines and queues of a machine."""
 
 from __future__ import annotations

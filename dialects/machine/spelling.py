@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 How the commands of a machine are written for the real one: templates of code, and what must hold where one is used.
 

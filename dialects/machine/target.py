@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The machine as a whole: its parts by name, and what is wrong between them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What xDSL 0.74 lacks of MLIR's own dialects and text, a file for each dialect or kind of attribute.
 

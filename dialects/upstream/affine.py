@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The affine dialect with two operations as MLIR has them in generic form: the condition of `affine.if` is among the
 discardable attributes, where xDSL has a property, which MLIR does not read; and the reductions of `affine.parallel`

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Amending the definition of an operation of xDSL in place: its class stays the one that everybody imports.
 

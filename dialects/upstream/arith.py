@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The arith dialect with what xDSL 0.74 lacks of MLIR's: `arith.remf`; comparisons, selections and casts of vectors and
 tensors; the fast-math flags and the rounding mode of casts. See https://mlir.llvm.org/docs/Dialects/ArithOps

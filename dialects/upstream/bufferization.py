@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The bufferization dialect between tensors and memrefs with a layout or a memory space, which xDSL 0.74 refuses: only the
 shape and the element type of the two have to agree. See https://mlir.llvm.org/docs/Dialects/BufferizationOps

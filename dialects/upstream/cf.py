@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What xDSL 0.74 does not say of the cf dialect: which values terminators hand to which successors, on which cases."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Elements that xDSL 0.74 does not read, attached to its parser when this module is imported: strings, in
 `dense<["a", "b"]> : tensor<2x!t.string>`, and `sparse<[[0, 1]], [2.0]> : tensor<4x4xf32>`. See

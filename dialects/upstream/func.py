@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The text of a declared `func.func`: what xDSL 0.74 lacks, attached to its class when this module is imported.
 

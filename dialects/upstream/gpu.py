@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What xDSL 0.74 lacks of the gpu dialect: the text of `gpu.barrier`, attached to its class when this module is imported,
 `gpu.dealloc` and `gpu.memcpy` without sizes of operand groups, as MLIR has them, and the attributes that map the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What ops on the handles of MLIR's `transform` dialect have in common, upstream's and those of `schedule`."""
 
 from __future__ import annotations

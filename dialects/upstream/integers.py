@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Integers in text, within bounds: what xDSL 0.74 lacks, attached to its classes when this module is imported.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The linalg dialect with what xDSL 0.74 lacks of MLIR's: the text of `linalg.generic`, `linalg.reduce` of several
 operands, `linalg.index` in any operation with a body, `linalg.map`, `linalg.softmax`, and the named operations of

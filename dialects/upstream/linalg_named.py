@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The named operations of linalg, of which xDSL 0.74 has a few: tables of how loops index operands, and what is computed.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The text of structured operations of linalg: operands and results, and the attributes that say what is computed.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Locations where xDSL 0.74 loses them, attached to its parser and rewriter when this module is imported: the metadata of
 `loc(fused<"m">[...])` is read, an operation that replaces another in a pattern, and has no location, gets that of the

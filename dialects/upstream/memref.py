@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The memref dialect as MLIR has it, where xDSL 0.74 has less: views, copies and ranks of unranked memrefs; globals that
 are public or declared; `memref.dma_start` with strides and without segments, which MLIR's operation does not have. See https://mlir.llvm.org/docs/Dialects/MemRef

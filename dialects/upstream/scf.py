@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What xDSL 0.74 lacks of the scf dialect: `scf.forall` and its terminator, `scf.forall.in_parallel`.
 

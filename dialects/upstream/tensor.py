@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What xDSL 0.74 lacks of the tensor dialect: `tensor.parallel_insert_slice`, the attributes of `tensor.empty`, reshapes
 to and from rank 0, with sizes or ranks that are not known, and `tensor.pad` by unknown sizes to a size that is known.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 MLIR's `transform` dialect as mlir-opt 19 reads and prints it: what xDSL 0.74 lacks, and the text of what it has.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Ops of MLIR's `transform` dialect on structured ops on tensors, as mlir-opt 19 reads and prints them.
 

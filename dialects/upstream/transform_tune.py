@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What a tuner chooses in a schedule: ops of MLIR's `transform` dialect that mlir-opt 19 does not have yet, in their text.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Operations that no dialect registers: what xDSL 0.74 gets wrong, attached to its class when this module is imported.
 

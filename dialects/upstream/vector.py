@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The vector dialect with what xDSL 0.74 lacks of MLIR's: `vector.load` and `vector.store` of memrefs of vectors, and
 `vector.print` of punctuation and of text. See https://mlir.llvm.org/docs/Dialects/Vector

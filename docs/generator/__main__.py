@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Write docs/reference anew."""
 
 from __future__ import annotations

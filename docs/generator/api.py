@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The names of modules as sections of a page: classes with their fields and methods, functions, values."""
 
 from __future__ import annotations

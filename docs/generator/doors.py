@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a package adds parts: groups of entry points, and registries that a decorator fills."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Examples of ops as text: the blocks of MLIR in the docstring of an op, or, where the dialect is a folder with a file
 `examples.mlir`, what that has of the op.

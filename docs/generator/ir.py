@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Dialects: what the classes of their ops, types and attributes declare."""
 
 from __future__ import annotations

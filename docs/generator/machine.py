@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tables of a machine file, with their keys."""
 
 from __future__ import annotations

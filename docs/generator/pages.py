@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The pages of docs/reference: one for each door, and an index."""
 
 from __future__ import annotations

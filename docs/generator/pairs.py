@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Pairs of IR in docstrings: the text under `Before:`, after the pipeline that `After (...)` names, is the text under it.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Passes: what their classes declare."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What modules offer, read from their source: no module is imported, so that nothing depends on what is installed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What the verifier of an op refuses: the messages in the source of `verify_`, of `infer`, of its traits, and of all that
 these call. What a message fills in stands in braces, by the name that the source has for it.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A small network on a machine with scratchpads: compile it, look at it, run it."""
 
 import marimo

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What if the machine were another: a number of it changed, and what that does to cycles and bytes."""
 
 import marimo

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A planning problem by itself: planners side by side, and the map of the best plan."""
 
 import marimo

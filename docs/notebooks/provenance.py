@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From a byte of a scratchpad back to the node of the model that it belongs to."""
 
 import marimo

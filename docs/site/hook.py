@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What mkdocs.yml cannot say: folders as entries of the navigation, and MLIR as a language of code blocks."""
 
 from __future__ import annotations

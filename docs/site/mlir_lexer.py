@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """MLIR as a language of Pygments: names, types, attributes and operations of its text."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Run a plan: main MODEL.plan INPUT... reads each input from a file of its bytes, and writes output_0.bin and so on.
  * An input that is not given is zeros.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A machine of three units, each of which takes its commands from a queue of its own, and tokens from the others. */
 #include <stdint.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the units do, in an order that the tokens permit: with DECOUPLED=N one that N draws, else each unit runs as far
  * ahead as it can, the last one (0, the default) or the first one (-1) before the others.

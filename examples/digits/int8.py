@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Quantises the digits network to 8-bit integers and shows what that costs, and where it runs.
 

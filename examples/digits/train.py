@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Trains the small convolutional network that the demonstration compiles, and exports it as ONNX.
 

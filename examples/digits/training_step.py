@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 One training step of the digits network as a program: forward, loss, gradients, new weights.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Transformer encoder layers with seeded weights, the shape of BERT-base by default.
 

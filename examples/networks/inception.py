@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Inception networks with seeded weights, built as MobileNet is.
 

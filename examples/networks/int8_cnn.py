@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A small convolutional network in 8-bit integers, as static quantisation writes it in integer operators.
 

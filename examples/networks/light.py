@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Real network architectures with seeded weights, for tests and benchmarks that may not download anything.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Stacked LSTMs with seeded weights and a score for each class from the last step.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 MobileNets with seeded weights: the depthwise separable networks that phones run.
 

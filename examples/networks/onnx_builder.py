@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A thin builder of ONNX models: names for values, seeded weights, nodes in the order in which they are added.
 

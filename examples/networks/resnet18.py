@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 ResNet-18 for small images, in floats, for training: a first convolution of 3x3 without a pool behind it, and biases in
 place of batch normalisation, as after folding it.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 ResNet-18 and -50 in 8-bit integers with power-of-two scales, written in operators of ONNX.
 

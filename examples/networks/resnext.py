@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 ResNeXt-50 (32x4d) with seeded weights, built as MobileNet is.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A detector like SSD300, with seeded weights, built as MobileNet is.
 

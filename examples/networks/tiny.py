@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Networks for microcontrollers, of the shapes that MLPerf Tiny measures, with seeded weights.
 

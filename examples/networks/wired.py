@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Networks whose operators may be executed in many orders, of seeded wiring and weights.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Every network of this folder by name, at full size and at a size for quick tests.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The operators of this folder in NumPy, and the sizes that they are compared at: the last of each divides nothing.
 

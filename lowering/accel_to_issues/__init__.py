@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From the commands of the accel level to what a processor writes to the machine, one command after the other."""
 
 from __future__ import annotations

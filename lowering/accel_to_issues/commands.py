@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Commands of the program as loops around commands of the machine."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The domain of a command of the program, cut into blocks that one command of the machine covers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where memrefs lie in the scopes of a machine, in the addresses that its commands spell."""
 
 from __future__ import annotations

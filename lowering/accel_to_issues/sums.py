@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sums that a command begins: the zeros before it need not be written where it can overwrite what it adds to."""
 
 from __future__ import annotations

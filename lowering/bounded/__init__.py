@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Programs whose sizes are known when they run, up to a bound: what programs compiled at several sizes have in common.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Modules that are one program at several sizes, compared op by op: every number that is not the same in all."""
 
 from __future__ import annotations

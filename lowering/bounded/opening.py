@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One program for all sizes up to a bound: `?` in types, and sizes as values of `memref.dim` and `tensor.dim`."""
 
 from __future__ import annotations

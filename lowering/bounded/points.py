@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The sizes at which a program is compiled, to find its numbers as functions of its sizes. Plain data in and out.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The walk over the loop and the accel level that writes code: once, whatever the language.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Affine expressions, whatever the language: divisors are positive, quotients round down."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What the C of a function may say of its arguments: which are `const`, and which share no memory with another.
 

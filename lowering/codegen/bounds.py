@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What keeps accesses inside memory where nothing has proved that they are: those at indices that data decides, and those
 through views whose sizes only a run knows.

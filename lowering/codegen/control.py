@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Loops, branches and calls."""
 
 from __future__ import annotations

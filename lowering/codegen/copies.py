@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Transfers, `mem.copy` and `accel.dma`, as loops around copies of adjacent elements; DMA runs when it is issued.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What the emission of one function knows, whatever the language: the text of every SSA value so far, and what the
 language writes for a loop, a branch, an element, a call.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parallel loops, `scf.forall`: a function that runs some of the iterations, which the threads of a context call."""
 
 from __future__ import annotations

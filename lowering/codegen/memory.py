@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memrefs: buffers of the context, views as pointers and strides, loads and stores, constants."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the functions of generated C are called: kernels after the nodes of the model that they compute."""
 
 from __future__ import annotations

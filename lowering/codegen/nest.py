@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The order of the loops of a structured op in C: plain data in, plain data out.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The loops of structured ops, and at their points the body on the operands' elements, whatever the language.
 

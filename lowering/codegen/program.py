@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A module at loop or accel level as what is written of it: its functions, their names, and what a caller passes."""
 
 from __future__ import annotations

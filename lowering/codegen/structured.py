@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Structured ops, whatever they are written as: `linalg.generic`, and `accel.exec`, whose meaning is the generic of its
 intrinsic. They are described and counted here; `nests` has their loops.

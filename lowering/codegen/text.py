@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What texts of all languages are made of: unique names, expressions, and sizes that are known or computed."""
 
 from __future__ import annotations

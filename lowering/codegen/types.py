@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Element types: how a value is kept in memory, and what it is in an expression."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memrefs in code: a pointer to the first element, and how the others lie."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Into the IR: a text of the kernel language becomes kernels at tensor level.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Reading tensors: index notation and slices become operands of a `linalg.generic` with index maps.
 

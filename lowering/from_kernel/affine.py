@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Indices as affine expressions of names."""
 
 from __future__ import annotations

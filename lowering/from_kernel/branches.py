@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Branches: at tensor level there are none, and the text says what becomes of `if`.
 

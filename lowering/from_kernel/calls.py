@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calls of kernels from a graph: which texts they stand in, and the functions that those that are called become."""
 
 from __future__ import annotations

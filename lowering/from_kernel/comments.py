@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Comments of the kernel language, put beside what they stand beside.
 

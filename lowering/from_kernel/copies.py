@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Copies that a kernel asks for, `x = load(y[i, :])` and `store(y[i, :], x)`, and the scopes that its locals are declared
 in.

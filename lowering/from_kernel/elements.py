@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What an expression computes element by element: one `linalg.generic` over a space of indices.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Expressions with reductions and products of matrices: one `linalg.generic` for each, beside those for the elements.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is wrong with a text of the kernel language where it is lowered."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Quotients and remainders of indices: where `i // 2` or `i % 2` stands, a statement is one over two indices for `i`.
 

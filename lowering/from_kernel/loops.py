@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Loops of a kernel: `scf.for` that carry what is assigned inside and was there before.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From a text of the kernel language, with sizes, to functions at tensor level."""
 
 from __future__ import annotations

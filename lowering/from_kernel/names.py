@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What the names of a text of kernels stand for, and every place where they are named, by the rules of docs/language.md.
 

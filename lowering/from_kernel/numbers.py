@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Numbers that are known when a kernel is compiled: sizes, constants, and what is computed of numbers alone.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 From the text of the kernel language to its syntax tree.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 From the syntax tree of the kernel language to its text, in the one form that `penstock format` writes.
 

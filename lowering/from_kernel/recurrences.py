@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Recurrences: a statement that reads what it has stored itself, at earlier places along one of its indices.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Whether a reducer may be applied in any order: it is computed on samples, and refused if they contradict a law.
 

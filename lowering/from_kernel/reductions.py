@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The reductions of the kernel language: their names, and which call is one."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Scalar expressions, appended to the body of a `linalg.generic`: the right sides of kernels and of machine files.
 

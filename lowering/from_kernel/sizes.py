@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The sizes of a kernel: which names are sizes, and their numbers from what is given."""
 
 from __future__ import annotations

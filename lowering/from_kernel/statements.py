@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The statements of a kernel, lowered in their order to ops on tensors."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the names of a kernel stand for where it is lowered."""
 
 from __future__ import annotations

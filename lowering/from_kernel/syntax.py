@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The syntax tree of the kernel language: what `parser` makes of a text, `printer` makes a text of, and `lower` lowers.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a statement assigns to: a whole tensor, or a part of one, and the indices that the statement has."""
 
 from __future__ import annotations

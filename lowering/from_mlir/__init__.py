@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Into the IR: programs in dialects of others, as text of MLIR. The dialect that is there decides how.
 

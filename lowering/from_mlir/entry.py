@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which function of a module is the program."""
 
 from __future__ import annotations

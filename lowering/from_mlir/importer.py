@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The walk over functions of StableHLO or TOSA, which builds the graph: calls, branches and loops."""
 
 from __future__ import annotations

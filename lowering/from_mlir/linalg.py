@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs of linalg on tensors, as torch-mlir and others print them, in the form that the tensor level has here."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Structured operations that look up elements wherever their bodies say: they become loops over single elements."""
 
 from __future__ import annotations

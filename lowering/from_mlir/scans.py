@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a loop reads and writes line by line, as lines of `graph.loop`: nothing is copied whole in each iteration."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 StableHLO as text: its operations as their pretty or generic form is read, whatever their names.
 

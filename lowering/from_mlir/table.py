@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The conversions of operations of StableHLO by name, and what the form of an operation says."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The iterations of a loop whose condition depends on nothing but what is known before it, such as a counter."""
 
 from __future__ import annotations

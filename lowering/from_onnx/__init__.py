@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Into the IR: an ONNX model becomes a module at graph level and a store of its weights.
 

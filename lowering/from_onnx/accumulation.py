@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Operators that become several ops with sums or products among them: of narrow floats, all in f32 and rounded once.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Evaluation of nodes whose inputs are all known at import: shape arithmetic and rearranged weights.
 

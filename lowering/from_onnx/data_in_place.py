@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The weights of a large ONNX file, left where they are in it: a protocol buffer is parsed as a whole, in memory of its
 own, and an array of it is a copy of its bytes once more. So the bytes of large initializers are kept from the parser,

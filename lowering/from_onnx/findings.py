@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the import of a model comes across and tells all of at its end, not one thing a run."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What nodes look like whose operators have no schema in `onnx`: those that onnxruntime defines, in its own domain or
 among ONNX's.

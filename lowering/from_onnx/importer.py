@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The walk over the nodes of an ONNX graph, which builds the function and the weight store."""
 
 from __future__ import annotations

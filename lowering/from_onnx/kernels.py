@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Nodes of the domain `penstock`, whose operators are kernels of the kernel language."""
 
 from __future__ import annotations

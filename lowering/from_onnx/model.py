@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reading an ONNX file: what it is, its operator set, and the types that it declares."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One node of an ONNX graph as its importer function sees it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Importers of classical machine learning, the domain `ai.onnx.ml`, on numbers: there are no tensors of strings.
 

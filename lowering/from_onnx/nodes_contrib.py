@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Importers of the operators into which onnxruntime fuses what is elementwise around a product or a normalisation.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Importers of onnxruntime's attention, with histories of keys and values as inputs and outputs, and of rotary embedding.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Importers of onnxruntime's operators on integers that stand for numbers.
 

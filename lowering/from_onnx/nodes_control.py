@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Importers of If, Loop and Scan, which become ops with regions unless it is known what a run decides."""
 
 from __future__ import annotations

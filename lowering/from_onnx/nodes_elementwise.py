@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Importers of operators on each element."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Importers of operators that compute indices, or read and write elements at those that other operands hold."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Importers of operators on matrices: determinants, Einstein sums, and Fourier transforms as products with constants.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Importers of conversions between element types, of linear quantisation, and of products of integers."""
 
 from __future__ import annotations

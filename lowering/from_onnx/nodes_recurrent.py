@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Importers of RNN, GRU, LSTM and LinearAttention, each direction of which is a `graph.loop` over the steps.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Importers of reductions, normalisations and softmax."""
 
 from __future__ import annotations

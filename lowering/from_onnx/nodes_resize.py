@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Importers of Resize and Upsample, one dimension after the other.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Importers of operators that read images between their elements; see `Sampler`."""
 
 from __future__ import annotations

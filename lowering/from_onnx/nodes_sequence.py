@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Importers of sequences and optionals, which are none any more when a model has been imported.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Importers of ensembles of trees, all rows and trees at once: a step down is a few gathers, and there is one for each
 level of the deepest tree.

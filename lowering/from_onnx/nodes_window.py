@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Importers of convolution and pooling, and the windows of all operators that have some."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What ONNX says about an operator: whether a set has it, how its nodes must look, and the function that defines it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Evaluation of nodes on sizes that are not known yet.
 

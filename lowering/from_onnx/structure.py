@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The structure of an ONNX graph: what its names must be like, and the order in which its nodes are imported."""
 
 from __future__ import annotations

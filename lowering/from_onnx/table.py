@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The importer of each ONNX operator; `com.example.Op` would be the name of one from another domain."""
 
 from __future__ import annotations

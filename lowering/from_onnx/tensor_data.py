@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The data of ONNX tensors: those inside one against its shape and element type, and those in files beside the model.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models of operator sets that are too old, brought up to date by ONNX's converter."""
 
 from __future__ import annotations

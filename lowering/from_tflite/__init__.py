@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Into the IR: a model of TensorFlow Lite, through the ONNX model that says the same.
 

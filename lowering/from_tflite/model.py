@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a file of TensorFlow Lite says of tensors and operators, and the ONNX model that is made of it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operators of TensorFlow Lite, as those of ONNX."""
 
 from __future__ import annotations

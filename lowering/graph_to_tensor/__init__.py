@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The way from the graph level to the tensor level.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Attention, a block of queries against a block of keys at a time, so that no score leaves the tile it is computed in.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Contractions: sums of products, and convolution, the one over windows."""
 
 from __future__ import annotations

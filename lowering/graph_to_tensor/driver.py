@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The pass `graph-to-tensor`."""
 
 from __future__ import annotations

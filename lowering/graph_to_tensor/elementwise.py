@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Elementwise ops, quantisation among them: one generic each, whose body is a formula, or what a package registers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lowers the body of one function: groups become kernels and calls of them, the rest views."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Gathers and scatters: loops over the indices, each of which names a slice that is copied or changed.
 

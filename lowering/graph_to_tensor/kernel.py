@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Builds the body of one kernel: the tensor ops that a group of graph ops becomes.
 

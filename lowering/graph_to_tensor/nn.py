@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Matrix products, batch normalisation and softmax."""
 
 from __future__ import annotations

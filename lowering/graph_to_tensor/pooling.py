@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pooling over windows: a reduction whose window is a shape-only operand."""
 
 from __future__ import annotations

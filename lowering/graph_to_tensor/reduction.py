@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reductions, pooling over all places, and local response normalisation: sums and their kin."""
 
 from __future__ import annotations

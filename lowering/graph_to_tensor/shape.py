@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operators that move elements: generics that copy by index, pads, slices and views."""
 
 from __future__ import annotations

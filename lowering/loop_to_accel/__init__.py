@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From the loop level to the accelerator: copies and tensorized ops become asynchronous commands."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tensorized ops become commands of a unit, or of an engine that does them on the way."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Copies become transfers of a DMA engine, each within what one of its descriptors holds."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`tensor-to-loop`: bufferization in destination-passing style."""
 
 from __future__ import annotations

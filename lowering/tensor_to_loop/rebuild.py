@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One function on tensors, whose values all are slices of buffers, rebuilt op by op as a function on memrefs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The way out of the IR as C: a program at loop or accel level as readable C11 that any C compiler builds.
 

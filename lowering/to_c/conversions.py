@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Conversions between element types as C expressions."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Functions in C: how C writes what the walk of the loop level asks for."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A program in C as a folder that a person reads, builds by one command and runs: `<name>.h` and `<name>.c`, the program;
 `<name>_main.c`, which reads inputs from files and writes outputs to files; `<name>.weights`.

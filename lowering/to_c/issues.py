@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Commands of a real machine in C: each is the template of its part, filled."""
 
 from __future__ import annotations

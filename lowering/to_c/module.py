@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A module at loop or accel level, as a program in C: its text, in parts, and what a caller has to know about it."""
 
 from __future__ import annotations

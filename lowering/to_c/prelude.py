@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The few helper functions that generated C may call. A program gets those that it uses, as `static inline`.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The ops of `arith` and `math` and affine expressions on scalars as C expressions.
 

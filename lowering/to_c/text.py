@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writing C: indented lines, sums and products, the headers of loops."""
 
 from __future__ import annotations

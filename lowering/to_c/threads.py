@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The threads of a program in C: a pool in the context, whose threads run the iterations of parallel loops.
 

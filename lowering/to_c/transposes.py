@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Transposes in generated C: squares of elements go through vectors, which are loaded along one dim and stored along the
 other.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Vectors of GCC and Clang in generated C: what a tile of the registers is kept in, so that no compiler has to find them.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Out of the IR: what a kernel at tensor level computes, as a kernel of the language `from_kernel` reads.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The scalar ops of a `linalg.generic` as expressions of the kernel language."""
 
 from __future__ import annotations

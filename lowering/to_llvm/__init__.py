@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The way out of the IR as LLVM IR: a program at loop or accel level, for LLVM to compile, in this process or elsewhere.
 

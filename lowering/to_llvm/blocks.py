@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Structured ops as loop nests in LLVM IR.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Conversions between element types as LLVM instructions, on scalars or on vectors of them."""
 
 from __future__ import annotations

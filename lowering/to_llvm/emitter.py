@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Functions in LLVM IR: how it writes what the walk of the loop level asks for, on scalars or on vectors of them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Instructions on scalars, or on vectors of them: one text for both."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A module at loop or accel level as LLVM IR, whose functions are called, and take what they take, as generated C's."""
 
 from __future__ import annotations

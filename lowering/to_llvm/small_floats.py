@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Floats of 16 bits or fewer: `float` in registers, their bits in memory, to nearest even.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writing LLVM IR: instructions in blocks, loops with phis, and what the functions of a module share."""
 
 from __future__ import annotations

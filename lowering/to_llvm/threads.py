@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The threads of a program in LLVM IR: the pool of generated C (`to_c.threads`), instruction by instruction.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Element types in LLVM IR: what a value is in memory and in a register, and its literals."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Out of the IR: a program at graph level becomes an ONNX model that other tools run to the same numbers.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The walk over the operations of a graph, which writes nodes, initializers and the types of inputs and outputs."""
 
 from __future__ import annotations

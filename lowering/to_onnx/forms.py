@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ops that ONNX has no operator for, written with ops that it has operators for."""
 
 from __future__ import annotations

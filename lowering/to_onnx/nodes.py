@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The node of each op that is not called after an operator of ONNX with its operands as inputs and its properties as
 attributes: conversions, what has numbers as inputs there and as properties here, and integers of other widths.

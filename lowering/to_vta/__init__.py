@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The way out of the accel level for VTA: its 128-bit instructions and micro-operations, bit for bit.
 

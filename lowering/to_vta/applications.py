@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Execs as GEMM and ALU: two counted loops around a list of micro-operations.
 

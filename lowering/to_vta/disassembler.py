@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A stream as text, one instruction a line, and text as a stream.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The commands of a kernel as a launch: a stream of instructions that ends in FINISH, and lists of micro-operations.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The instructions of VTA in its default configuration, bit for bit: 128 bits each, and micro-operations of 32 bits; as
 bytes, there and back.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Whether a stream is a launch of VTA: all that can be said of instructions without the data that they work on.
 

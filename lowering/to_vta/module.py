@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A module at the accelerator level as launches of VTA, with what the host does between them.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A decoded stream as a `Program`, so that what counts cycles and what decides hazards can look at the instructions.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Transfers between memories as LOAD and STORE: rows of entries, adjacent on chip, a stride apart off chip."""
 
 from __future__ import annotations

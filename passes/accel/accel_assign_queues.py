@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From SSA tokens to pushes and pops between units."""
 
 from __future__ import annotations

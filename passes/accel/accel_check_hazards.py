@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`accel-check-hazards`: kernels proved free of deadlocks, leaks, overflows and races."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Setting the states that commands depend on, where they change."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pipelining: iterations of a loop of transfers and commands overlap, as far as buffers, units and scopes allow."""
 
 from __future__ import annotations

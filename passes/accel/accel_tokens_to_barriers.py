@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Barriers in place of tokens, for machines whose commands nothing else orders."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Waits of the processor in place of tokens, for machines whose commands are known by numbers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`accel-virtual-threads`: which loops have iterations that are interleaved on the units."""
 
 from __future__ import annotations

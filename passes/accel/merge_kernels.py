@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`merge-kernels`: one kernel of calls that follow each other, so that their commands may overlap."""
 
 from __future__ import annotations

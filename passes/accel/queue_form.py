@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Pushes and pops as ops: put into a kernel beside its commands, with its loops or without them.
 

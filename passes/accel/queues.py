@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 From tokens to counted queues between in-order units: decoupled access-execute.
 

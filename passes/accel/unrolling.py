@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Unrolling the loops of a kernel of the accelerator level, index arithmetic computed on the way."""
 
 from __future__ import annotations

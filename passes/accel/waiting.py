@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where the processor has to wait: what may not be complete, forward over the ops of a kernel."""
 
 from __future__ import annotations

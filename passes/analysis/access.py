@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What matching sees of a `linalg.generic`: its domain, its body as an expression, and how it moves in its operands.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Where iterations of `scf.forall` must wait for each other: read after write, write after read, write after write.
 

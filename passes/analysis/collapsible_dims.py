@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The dims of a kernel that can be collapsed in all of its values: the reassociation of each.
 

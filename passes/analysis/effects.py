@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What an op does besides its results: nothing, or perhaps something.
 

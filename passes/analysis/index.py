@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Index arithmetic: what an index value is, as an affine sum of other values, with its range and its divisors.
 

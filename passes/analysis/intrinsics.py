@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Matching a `linalg.generic` against an intrinsic's declared behaviour (decision 7 of the design).
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The functions of a module below graph level: `@main`, which calls, and kernels, which compute on one device."""
 
 from __future__ import annotations

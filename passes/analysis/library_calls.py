@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The intrinsics of a host that are calls of a library, and how long they take, roughly."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Accesses of the ops in a nest of loops, and whether two of them may be to one element.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Dependences between the iterations of a loop nest, with their direction vectors.
 

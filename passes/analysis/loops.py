@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Loops: constants, trip counts, and the loops around an op."""
 
 from __future__ import annotations

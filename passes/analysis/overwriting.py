@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether a function may write a result over an argument: whether each element is read before it is overwritten."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reductions of structured ops: the ops that combine, and which of them give the same bits in any order."""
 
 from __future__ import annotations

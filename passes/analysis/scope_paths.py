@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How data gets from one scope of a machine to another: one DMA engine after the other."""
 
 from __future__ import annotations

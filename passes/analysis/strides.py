@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Strides of static shapes: contiguous ones, and those of a memref whose dims are collapsed or expanded."""
 
 from __future__ import annotations

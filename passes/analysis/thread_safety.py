@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether iterations of loops that several threads run are independent, as a program is given."""
 
 from __future__ import annotations

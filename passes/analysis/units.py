@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which unit of the machine performs an op, and by which of its DMA engines."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The intrinsics of a host that add products of several neighbours to each lane of a vector."""
 
 from __future__ import annotations

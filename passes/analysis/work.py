@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the host has for its ops, how they walk their operands, and how long they take, roughly."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A tree of choices and loops as ops of scf: variables become their results and the arguments of their regions."""
 
 from __future__ import annotations

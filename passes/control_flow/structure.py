@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 From a graph of blocks to a tree of choices and loops, without copying a block.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Structured control flow as a tree, on its way from blocks to ops with regions.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Give sizes to symbolic dimensions."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Join the groups of channels of a convolution into blocks that fill a matrix unit."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compute products of one value with several constants as one product."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Contractions: the channels of their result, what is folded into weights and bias, and the layers they begin."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Return intermediate values, so that they can be compared node by node."""
 
 from __future__ import annotations

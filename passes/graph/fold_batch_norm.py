@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fold batch normalisation into the convolution or matrix product before it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Evaluate what depends on constants only."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fold products and sums with constants into the weights before them, or into one product and one sum."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Group the ops of a graph into kernels, as TVM does."""
 
 from __future__ import annotations

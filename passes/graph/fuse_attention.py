@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Form attentions: a product, a softmax and a product become one op whose scores are never stored."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reverse-mode differentiation: from a function, one that computes its gradient."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Quantised graphs in integer arithmetic: products of the integers that are stored, instead of what they stand for."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Choose the layout of every value of a graph."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The work of ops of the graph level, in multiply-accumulates."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keep weights of less than a byte packed in memory, and unpack them where they are read."""
 
 from __future__ import annotations

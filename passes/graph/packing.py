@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Integers of less than a byte that share bytes: what unpacks them, and what is computed of them, as graph ops."""
 
 from __future__ import annotations

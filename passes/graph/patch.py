@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`patch`: the images of a network part by part, so that none of the large ones is ever whole."""
 
 from __future__ import annotations

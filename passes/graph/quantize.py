@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Post-training quantisation to 8-bit integers, from the ranges of a calibration."""
 
 from __future__ import annotations

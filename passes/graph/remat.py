@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`graph-remat`: values computed again rather than kept, so that those alive at once fit a limit of bytes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Multiply chains of matrices in the order with the fewest multiplications."""
 
 from __future__ import annotations

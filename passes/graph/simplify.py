@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rewrite a graph by rules that are exact: less of it is left, and nothing is computed differently."""
 
 from __future__ import annotations

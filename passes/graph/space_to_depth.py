@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compute a convolution of few channels with a stride as one of more channels without."""
 
 from __future__ import annotations

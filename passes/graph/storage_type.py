@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Store the values between kernels in f16, for machines that multiply f16 and sum in f32."""
 
 from __future__ import annotations

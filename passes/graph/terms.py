@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Graph ops written as expressions: values with arithmetic, each step of which appends an op."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`topological-sort`: one order for a graph, however it was written."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Make the transposed operands of a gemm explicit, so that those of weights fold away."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the graph passes share: the functions they work on, constants, and names of derived values."""
 
 from __future__ import annotations

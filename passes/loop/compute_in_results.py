@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`compute-in-results`: what only leads to a tile of a result is computed where that will lie."""
 
 from __future__ import annotations

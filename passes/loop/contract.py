@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Products and sums of the host as fused multiply-adds."""
 
 from __future__ import annotations

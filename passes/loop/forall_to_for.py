@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Iterations that run at once, one after the other: `scf.forall` as `scf.for`.
 

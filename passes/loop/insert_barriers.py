@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Barriers among iterations that run at once, in a whole program."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`mem-liveness`: when each buffer is alive, as attributes, as remarks, and as interference graphs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`mem-plan`: a place for every buffer, in the scopes of the machine and off chip."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`mem-promote`: which tensors of `@main` stay on chip between its kernels, and which are spilled."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`mem-verify`: the offsets of all buffers proved anew."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Multi-buffer: what an iteration of a loop brings in or takes away gets a buffer for each of several iterations."""
 
 from __future__ import annotations

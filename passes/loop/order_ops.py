@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`order-ops`: the order of the calls of a program that needs the least memory."""
 
 from __future__ import annotations

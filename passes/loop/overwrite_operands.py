@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`overwrite-operands`: kernels that write their result over an operand that nothing reads afterwards."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Iterations of the host's loops in several threads: `scf.for` as `scf.forall` with a number of threads."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Functions of the host as polynomials, so that their loops are vectorised."""
 
 from __future__ import annotations

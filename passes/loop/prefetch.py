@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`prefetch`: ask the caches of the host for the rows of the next tile while those of this one are computed."""
 
 from __future__ import annotations

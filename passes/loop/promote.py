@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Promote what the machine computes on into its scopes: buffers, and the copies that fill and empty them."""
 
 from __future__ import annotations

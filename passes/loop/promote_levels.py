@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Promote through the scopes between: copies that no DMA makes go through buffers that inner loops read again."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What is said when buffers do not fit their scope: what is alive at the peak, and the cheapest changes that help.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`rotate-carried`: what an iteration leaves to the next one is handed on in two buffers that take turns, uncopied."""
 
 from __future__ import annotations

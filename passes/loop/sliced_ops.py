@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Structured ops and copies as loops over slices of what they write."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tensorization: prove which intrinsic each op of the machine's kernels is, and write it down."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Assignment: one option for each variable so that the sum of cost tables over a few variables each is least.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How many queries and keys an attention holds on chip at once: plain numbers in, plain numbers out."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Buffers that are alive throughout a problem, as the weights of a model are: they go to the bottom, and others above.
 

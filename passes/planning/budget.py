@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a planner that can always go on may still spend, handed out in slices."""
 
 from __future__ import annotations

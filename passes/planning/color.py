@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Planning by colours, as TOpLib does it: buffers of one colour are never alive together and share a static partition.
 

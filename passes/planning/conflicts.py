@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Which buffers of a problem keep which apart, as arrays: what the heuristic planners compute with.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The planner `cp-sat`: the constraint solver of OR-Tools, an optional package.
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The inner loop of ejection search, which `ejection.py` describes. All memory is the caller's.
  */

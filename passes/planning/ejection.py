@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Ejection search: a local search that asks whether a plan fits below a target, and lowers the target when it does.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The planner `exact`: the least peak, proved, if it is given the time. It needs a C compiler.
 

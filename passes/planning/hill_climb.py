@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Hill climbing over the order in which first fit places the buffers, as TVM's USMP and Arm's Vela do it.
 

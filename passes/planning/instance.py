@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A planning problem as arrays: pieces, sections and which pieces meet, in units, one part of the time axis at a time.
 

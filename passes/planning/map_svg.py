@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A plan as a picture in SVG: time from left to right, bytes from the bottom up, a rectangle for each buffer.
 

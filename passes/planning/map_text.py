@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A plan as a picture in letters: time from left to right, bytes from the bottom up, one letter for each buffer."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The CSV form of a planning problem that minimalloc defined (Moffitt, ASPLOS 2023), and of its solution.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The inner loops of the planners in C, `search.c` and `ejection.c`: built on first use, and their states."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 One-pass planners: the buffers in some order, each at the lowest offset that is free (first fit), or in the smallest
 gap that holds it (best fit).

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Plans for buffers whose sizes a run decides, from the plan for the sizes that they have at most.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The order of operations that needs the least memory.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Orders of operations as plain data: what each op touches, what must come before it, and what is alive in an order.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Ops that may follow each other directly in an order of least peak, whatever the others do: they become one.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Which parts of a network are computed by spatial patches, and in how many, so that it fits a memory.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Latency hiding as arithmetic: how long a nest of loops takes on units that run beside each other. Plain data in and out.
 

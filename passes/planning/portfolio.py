@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The default planner: anytime, and of each kind of search only as much as the problem needs.
 

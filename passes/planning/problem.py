@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Static memory planning as plain data: buffers with lifetimes on one time axis, to be given offsets in one memory.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The tile of a contraction whose sums stay in the vector registers of a processor, and the order of the loops around it.
 

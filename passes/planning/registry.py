@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Planners by name, through the entry point group `penstock.planners`: ours and those of installed packages alike.
 

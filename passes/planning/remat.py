@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Which values are computed again rather than kept, so that a program fits a memory with least extra work.
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The inner loop of the planner `exact`: whether everything fits below a ceiling. Depth first, bottom up.
  *

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The orders in which the planner `exact` searches: measures of pieces, rules for sections, and runs of Luby's lengths.
 

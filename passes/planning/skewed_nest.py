@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Nests whose loops are skewed, as `schedule.skew` rewrites the loops of a kernel: where a unit loads for an iteration and
 works on its results, its commands for the next iteration go before the last part of this one.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How iterations are divided among threads, each of which runs adjacent ones: plain data in, plain data out."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What a tile of a kernel costs: its transfers and ops, the nest of loops that it makes, and an estimate of many at once.
 

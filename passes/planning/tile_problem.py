@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What a tiler is asked: a domain, its operands, what computes on it, and the machine as far as that is needed.
 

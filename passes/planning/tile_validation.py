@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The check that every tile plan passes, whatever tiler made it.
 

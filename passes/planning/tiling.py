@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A tile plan: the sizes of a tile, the order of the loops, and how many slots each scope has for what is refilled.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What the off-chip traffic of a contraction is measured by: the square-root bound, and the best tiling of one level.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Buffers of commands that a ring may take the place of."""
 
 from __future__ import annotations

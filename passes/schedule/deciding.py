@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 How passes decide: each writes its part of a section of a kernel's schedule, unless the section is given.
 

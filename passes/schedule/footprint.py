@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The box of a memref that loops read through one operand of one op."""
 
 from __future__ import annotations

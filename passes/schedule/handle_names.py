@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the handles of a schedule are called, so that a person knows which operation is meant."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Merging two structured ops: the body of a pointwise one before that of one that reads it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the primitives on loops share: constant bounds, perfect nests, and loops built around a body that is there."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Iterations of the commands of a kernel that overlap: rings, skewed loops, places in the scopes, and the order."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Another layout or scope for a buffer that is there."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Buffers that a ring may take the place of, and putting it there."""
 
 from __future__ import annotations

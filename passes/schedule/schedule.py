@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A schedule of one kernel: a method for each primitive, which appends an op to the schedule's text and applies it.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Offsets for the buffers of a kernel whose commands are about to be ordered anew."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The sections of a schedule's text: what it says at each level that the kernel goes through.
 

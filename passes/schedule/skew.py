@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Skewing: where one unit loads for an iteration and stores its results, loads of the next iteration go before the store.
 

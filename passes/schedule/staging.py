@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the primitives that place data in scopes share: buffers and copies there, and what refuses them before."""
 
 from __future__ import annotations

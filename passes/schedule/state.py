@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What a schedule knows while it is applied: the operations of the kernel that each handle stands for.
 

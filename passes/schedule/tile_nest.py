@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Building a tile nest: the op at the end of a kernel is computed a box at a time, and what it needs with it.
 

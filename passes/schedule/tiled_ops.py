@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The generics of a kernel that are computed for one tile, and what they hold in the scopes of a machine."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Virtual threads: iterations of a loop that are interleaved on the units, each with its own buffers.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Decide where each kernel runs: on the machine whose intrinsics cover it, or on the host."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A reduction that no intrinsic accumulates, as a balanced tree: halves of what is left combined with each other."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Collapse adjacent dims that all ops of a kernel iterate over as over one."""
 
 from __future__ import annotations

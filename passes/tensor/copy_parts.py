@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`copy-parts`: which parts of a concatenation are copied into it, for the least peak, rather than written there."""
 
 from __future__ import annotations

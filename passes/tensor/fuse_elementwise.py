@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Inline pointwise ops into the ops that read them, in kernels of the host."""
 
 from __future__ import annotations

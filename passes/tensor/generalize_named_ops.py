@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Structured operations by name become `linalg.generic`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tiles of a kernel of the host whose sums stay in the vector registers of its processor."""
 
 from __future__ import annotations

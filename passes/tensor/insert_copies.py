@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`insert-copies`: copy what would be overwritten in place and is still read later."""
 
 from __future__ import annotations

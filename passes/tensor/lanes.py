@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kernels of a machine in shapes that fill the lanes of its vector units. For their callers the new ones are views."""
 
 from __future__ import annotations

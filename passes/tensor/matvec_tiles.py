@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The tiles of a product of a matrix and a vector on the host, or of the sum of a matrix's rows.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Outlining: a kernel becomes several, each with some of its ops, and every call of it calls of these."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `@main` computes itself becomes kernels."""
 
 from __future__ import annotations

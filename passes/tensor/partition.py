@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Cutting a kernel where the device changes: which intrinsic covers which op, what shares a tile, what crossing costs.
 

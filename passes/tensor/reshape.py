@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Reshapes as views: a collapse of adjacent dims, an expansion, or the one after the other; and kernels on other shapes.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The tiles of a kernel of the host that reduces rows, such as softmax or a normalization.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Splitting a pointwise op whose body no intrinsic computes into ops that each are one: `min(max(x, 0), 6)` becomes a
 maximum and a minimum, with a tensor between them that a tile holds on chip.

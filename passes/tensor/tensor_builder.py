@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Builds the body of a kernel at the tensor level, whatever it is made of: `tensor.empty`, `tensor.pad`, slices, reshapes,
 `linalg.generic`, and loops of them.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tile the kernels of the machine so that what one tile touches fits its scopes, and fuse producers into it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The plan for tiling a kernel, and the reasons why a machine has none."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where on a machine the tiles of a kernel are that is written as tiles: where intrinsics want them, if they fit."""
 
 from __future__ import annotations

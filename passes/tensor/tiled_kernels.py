@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Kernels that are written as tiles, with loops of their own (an attention), on a machine: every op becomes an intrinsic.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Kernels without their dims of size 1.
 

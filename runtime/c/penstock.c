@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The implementation of penstock.h, for POSIX. The format of plans stands in penstock/runtime/plan.py. */
 #define _GNU_SOURCE /* memfd_create */
 #include "penstock.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Plans of Penstock in C: load one, run it. Build penstock.c with the program:
  *

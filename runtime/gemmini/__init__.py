@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Instructions of Gemmini executed from their bits: a second opinion on machines/code/gemmini/model.h, kept on purpose.
 

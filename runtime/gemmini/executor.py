@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What instructions of Gemmini do, in NumPy: the local memories, which know what was written, and memory off chip."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The bits of Gemmini's instructions: a table of fields, and what they say. See gemmini.h for the documents."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The log of Gemmini's model: what the host wrote, the instructions as bits, what they wrote. See model.h."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Decodes and executes a log of Gemmini's model again, and compares what it leaves off chip."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The reference semantics of every level, on NumPy: a second opinion that imports `dialects` and no pass.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Commands of an accelerator: what they touch and what they do is worked out here, when is up to the `Interleaving`."""
 
 from __future__ import annotations

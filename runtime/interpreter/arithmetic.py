@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The ops of `arith` and `math`: one row an op, with its meaning on arrays and as Python source on scalars.
 

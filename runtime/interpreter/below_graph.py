@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The ops of all levels below the graph: importing this file registers what each of them does."""
 
 from __future__ import annotations

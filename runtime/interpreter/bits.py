@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Arithmetic that NumPy lacks, on arrays and NumPy scalars; integers are signed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The body of a `linalg.generic` or of a `tensor.pad`, compiled once to a function on whole arrays."""
 
 from __future__ import annotations

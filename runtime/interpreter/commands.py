@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Commands, tokens and queues of an execution: a second opinion, kept independent of the compiler's command program.
 

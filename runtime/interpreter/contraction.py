@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Contractions on BLAS: `acc += f(x) * g(y)`, with `f` and `g` elementwise, as matrix products over strided views.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Control ops as Python source: `scf` and `func`."""
 
 from __future__ import annotations

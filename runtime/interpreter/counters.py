@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What an execution counted: bytes across the chip's edge, and what the intrinsics did."""
 
 from __future__ import annotations

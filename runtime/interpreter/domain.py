@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Iteration domains: the index maps of a structured op as strided views of its operands.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One execution of a module below graph level: its functions, memory, interleaving and counters."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 `scf.forall`: iterations that run at once, as functions that are called in some order; see `schedule` for which.
 

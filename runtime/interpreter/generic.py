@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 `linalg.generic` on arrays: the reference semantics of every structured op below graph level.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ops on memrefs: buffers, views, copies, and structured ops that work in place."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Running a module at any level: the reference semantics in one call."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Data races, found as a kernel runs: a second opinion, kept independent of the compiler's happens-before on purpose.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What interprets an op: the tables, and the door by which a plug-in adds to them.
 

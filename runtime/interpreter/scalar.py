@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Scalar ops as Python source: `arith`, `math`, `affine.apply`, `affine.min`, `memref.load` and `memref.store`.
 

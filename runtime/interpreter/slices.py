@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Slices of arrays and windows of transfers: offsets and sizes, part static and part dynamic, as NumPy slices."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ops on tensors: values, which are copied when they change, unless no other value shares them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Values below graph level: what a tensor, a memref and a scalar are while a program runs.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Cycles: what a kernel's commands take on a machine, counted twice by ways that share no code.
 

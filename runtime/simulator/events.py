@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The units, buses and queues of a machine, played event by event.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The figures of a run, for one kernel and for all: what the report, the CSV and the JSON say.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A second opinion on the cycles, independent on purpose: the longest path in a graph (max-plus algebra).
 

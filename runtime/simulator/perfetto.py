@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A run as a trace in the Chrome JSON format, which https://ui.perfetto.dev shows: a track for each unit and each bus.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 One run of a program on the machine and its host: what each takes, one after the other and side by side.
 

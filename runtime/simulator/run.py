@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One run of a program on its machine, kernel by kernel, each proved free of hazards before its cycles count."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What a simulation found: when each command did what, what units and buses did all the time, and why it did not complete.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A run as a picture in SVG: time from left to right, a row for each unit and each bus.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What the multiply-accumulates of a kernel are for: useful, redundant and padded ones.
 

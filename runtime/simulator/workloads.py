@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What kernels compute, seen before they are tiled: the contraction by which their traffic is judged.
 

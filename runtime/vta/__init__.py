@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Programs for VTA outside of Penstock: folders of instructions, and an executor of them that knows no compiler.
 

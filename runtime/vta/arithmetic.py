@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What GEMM and ALU compute, all points of their loops at once."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From a program at the accelerator level to a folder of instructions, with what they must compute."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Executes an encoded stream as the three units of VTA do: each in order, waiting for tokens alone.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A program for VTA as a folder, for any executor of its instructions:
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The memories of VTA on the chip, which know what has been written, and memory off the chip."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What memory off chip holds before, between and after the launches of a program, as our own interpreter has it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs a folder of instructions from its files alone, on our own executor, and compares."""
 
 from __future__ import annotations

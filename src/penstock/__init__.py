@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Penstock: a compiler framework for machines whose on-chip memories are managed by software."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Convolutions of 8-bit integers in 16-blocks of channels as kernels at tensor level, and what they compute."""
 
 from __future__ import annotations

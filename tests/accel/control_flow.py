@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random valid programs with control flow: branches, loops, calls, functions of several blocks, at each level."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small layers on the machines, at the accelerator level: kernels whose commands are enumerated one by one."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random kernels of nested loops: transfers between moving windows, rings and buffers, ordered well or nearly so."""
 
 from __future__ import annotations

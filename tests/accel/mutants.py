@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Kernels with one thing left out of what orders their commands, and what becomes of them.
 

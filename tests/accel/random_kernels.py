@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random kernels at the accelerator level, without tokens, and a brute-force judge of those that are put in."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A second opinion on order and hazards, independent on purpose: a graph of starts and ends, searched from every node.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Redundant tokens: what they stand for is complete anyway when the command starts.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The bytes that commands touch: as a trace says, and as the interpreter does it."""
 
 from __future__ import annotations

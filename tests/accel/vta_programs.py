@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Integer kernels at tensor level, in the blocked layouts of VTA, with what they compute in 64-bit integers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 ONNX's own backend cases, what becomes of each in Penstock, and what is on record about it.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Run all of ONNX's backend cases at every level, count, and write the record and the tables of docs/onnx.md:
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 ONNX's own backend cases, imported and exported again: onnxruntime runs what it is given to the values of the case, and
 what it has no code for, such as floats of few bits, is imported once more and interpreted.

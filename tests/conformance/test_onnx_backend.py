@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 ONNX's own backend cases: what is on record as passing passes, nothing else is wrong, and the tables are the record's.
 

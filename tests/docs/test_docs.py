@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Every example of the README and of docs/ is run, in order, in a folder of its own for each page.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Every op of our dialects has an example, which is parsed, verified, and printed and read again in both forms; so has
 every type and attribute. A name that an example of a docstring does not define is an argument of the function around.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The table of docs/language.md: every text of it is lowered, and has the operations that are named beside it."""
 
 from __future__ import annotations

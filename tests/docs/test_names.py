@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What docstrings and pages put into backquotes is there: a name in a docstring is one that the code has, and a path
 `penstock.module.name` leads to something.

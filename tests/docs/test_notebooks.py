@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The notebooks of docs/notebooks are run as they stand, each in this process, as `python NOTEBOOK` would."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """docs/reference is what the code says of itself, every name of a door says something, and links lead somewhere."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The documentation as a site: its navigation, and a strict build that asks nothing of the network."""
 
 from __future__ import annotations

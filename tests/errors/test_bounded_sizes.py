@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is said of sizes that only a run knows where they cannot be: at the operator, with what would help."""
 
 from __future__ import annotations

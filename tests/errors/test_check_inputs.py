@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is said of a check of a program whose inputs cannot be drawn."""
 
 from __future__ import annotations

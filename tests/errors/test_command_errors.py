@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a misuse of the commands says: one line with a place, a note that helps, a status, and never a traceback."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Words of a command line that mean nothing: the usage of the command, the nearest word that does, and status 2."""
 
 from __future__ import annotations

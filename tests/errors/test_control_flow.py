@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Control flow that a command cannot follow is refused at its place; what it can is run."""
 
 from __future__ import annotations

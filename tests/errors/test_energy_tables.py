@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A table of energies that lacks something, or says what cannot be."""
 
 from __future__ import annotations

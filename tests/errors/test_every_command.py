@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every command with files that it cannot read or write and values that make no sense: refused, and no crash."""
 
 from __future__ import annotations

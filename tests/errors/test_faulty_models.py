@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Models with faults in their structure: every one is refused at the file, with the node or tensor at fault. Those that
 ONNX does not document so, and that have one meaning still, are imported with a warning.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A memory that a program is to fit: what cannot be, and what goes with what."""
 
 from __future__ import annotations

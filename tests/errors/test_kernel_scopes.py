@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Misuses of scopes in the kernel language, which are known when there is a machine: each is refused at its token."""
 
 from __future__ import annotations

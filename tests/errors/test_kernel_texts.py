@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Misuses of the kernel language: each is refused at its token, marked by ^, with what was expected there."""
 
 from __future__ import annotations

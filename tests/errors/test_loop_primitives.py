@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Primitives on loops that are not legal: each says why, at the schedule's line, and leaves the program alone."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Loops and branches that cannot be, and runs that ask a loop for too much, at every level."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Machine files with a fault: one file, one misuse. A file begins with the faults that it must be told."""
 
 from __future__ import annotations

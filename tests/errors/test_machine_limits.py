@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs at the accelerator level that ask a machine for what it cannot do: one line with the place and the limit."""
 
 from __future__ import annotations

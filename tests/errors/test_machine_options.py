@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Options of a machine that make no sense: each message has its place in the option, and what would help."""
 
 from __future__ import annotations

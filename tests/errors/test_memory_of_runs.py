@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs that take more memory than there is, and functions that call themselves: told before anything runs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Buffers that do not fit a scope: what is said, and that each change that is proposed makes them fit."""
 
 from __future__ import annotations

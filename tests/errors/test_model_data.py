@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Weights that are no numbers, and weights in files beside the model: what is refused, and that none is read twice."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the commands do not overwrite, and how they say so: the weights and the files of others."""
 
 from __future__ import annotations

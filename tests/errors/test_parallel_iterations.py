@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Iterations that run at once and must not: a race is refused where it is, and a schedule that would make one, too."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pipelines and edits of them that make no sense: each message has its place in the text, and what would help."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `penstock plan` says of several programs that cannot share a memory."""
 
 from __future__ import annotations

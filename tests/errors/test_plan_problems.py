@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a misuse of `penstock plan` says: one message with a place, a note that helps, a status, and no file."""
 
 from __future__ import annotations

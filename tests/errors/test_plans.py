@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is no plan, or one that cannot be used here: told at the file, with what helps."""
 
 from __future__ import annotations

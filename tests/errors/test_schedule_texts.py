@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Schedules that say what cannot be done: each message is at its line, and says what would help."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Schedules, and parts named by hand, with a fault: one file, one misuse.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Schedules of buffers and commands that cannot be: each is an error at its line, which says why."""
 
 from __future__ import annotations

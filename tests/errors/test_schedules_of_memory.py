@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Schedules that say what cannot be done with the memory of a machine: each is refused at its line, and says why."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tiles that cannot be computed as a schedule says: each is refused, says why, and leaves the kernel as it was."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A kernel that fits no scope runs on the host, and says with its sizes why; a tile given by hand is refused."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Schedules that are wrong as text, or say too little or too much: each is refused at its line, and says why."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a program by hand that cannot be simulated says: the place in its text, and what would help."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Machine files whose commands are no C, or cannot hold a program: a place, what is wrong, and never a traceback."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plans of sweeps, and flags, that make no sense: each message has its place, and what would help."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the commands say about symbolic dimensions that are missing, misspelt, contradictory or needed as numbers."""
 
 from __future__ import annotations

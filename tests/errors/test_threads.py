@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Threads that a program cannot have: each is refused, with what helps."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A tiler that there is not, one whose plan is none, sizes that no scope holds, and a kernel that there is not."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Orders of commands that cannot be right: each is an error at the op, which says what is missing."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Names in the text that nothing has: each message has its place, and the nearest name that there is."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Text of a program that is not safe: whatever executes it refuses it, at the op, and says how to execute it anyway."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Inputs that are fixed by `--value`: what they do, and what is said about values that they cannot have."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Configuration of lit: `lit tests/filecheck` runs every RUN line with the installed commands.
 

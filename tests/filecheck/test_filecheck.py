@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Runs the RUN lines of every .mlir file below this folder, one test a file.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Bugs planted in passes, and what lockstep says of them.
 

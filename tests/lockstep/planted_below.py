@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The bugs below the tensor level, pass by pass: what is wrong, where, and what is replaced in the text by what."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The programs that bugs are planted in: their text, machine and pipeline."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Bugs that the quick tests must find: one small change each of a pass, an analysis or a lowering.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A plug-in of pytest that plants the mutant whose number is in PENSTOCK_MUTANT: when the file of the mutant is imported,
 its text is changed in memory, and its cached bytecode is passed over.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The tests find bugs: each mutant of mutants.txt fails one of the quick tests that are named with it.
 

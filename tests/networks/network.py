@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What the tests of networks share: a network of examples/networks, what onnxruntime computes for each of its nodes,
 the network lowered to any level, and two ways to judge what that computes.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models of one node, run at graph level, at loop level and in C, against onnxruntime or ONNX's reference evaluator."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Networks of full size, compiled to C: every kernel against onnxruntime and by itself. See network.py.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Networks as C that issues Gemmini's instructions: what the model computes is what the graph level computes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Every network of examples/networks, at a small size: on the graph interpreter, and in C from loop and from accel level
 for the host and two machines, kernel by kernel. See network.py for what is compared. The quick suite interprets

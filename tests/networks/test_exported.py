@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Networks and random models, exported after what graph level does to them: onnxruntime gives what it gave before."""
 
 from __future__ import annotations

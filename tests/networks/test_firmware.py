@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Networks for microcontrollers in 8-bit integers: built, run on QEMU, and the same bits as at the graph level; in the
 memory and on the stack that were promised, and without floats but at the borders.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 SqueezeNet and ResNet-50 in the graph interpreter after the graph passes, which fold batch normalisations, store
 images channels-last and group ops: each group against the node that its last op was imported from.

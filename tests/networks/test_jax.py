@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Functions of JAX, as the text of StableHLO that it prints, against JAX itself; and what of StableHLO is refused."""
 
 from __future__ import annotations

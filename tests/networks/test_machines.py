@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Every machine that ships: a small network compiled for it, as C and as commands, against onnxruntime.
 

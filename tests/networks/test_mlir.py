@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs of linalg and of TOSA through the front door, against MLIR's own tools and NumPy."""
 
 from __future__ import annotations

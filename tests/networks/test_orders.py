@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One graph written in several orders: the same results, and the same peak of the arena, which is what is promised."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A network by patches: the bits of the whole one in C, in an arena of the limit."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Random ONNX models, compiled with `-v` for the host and for machines, and run from the plan: no command fails, and the
 values are those of onnxruntime.

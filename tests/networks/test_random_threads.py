@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random models give the same bytes with any number of threads, and the interpreter finds no race in them."""
 
 from __future__ import annotations

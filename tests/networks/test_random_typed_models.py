@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random ONNX models of every element type, with branches, against onnxruntime, or ONNX's own evaluator without it."""
 
 # pyright: reportUnknownMemberType=false

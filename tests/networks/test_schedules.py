@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The schedules that the compiler writes, printed and applied again, give the same program, byte for byte."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models that packages ship, on inputs such as theirs, against onnxruntime: see `benchmarks/models.py`."""
 
 from __future__ import annotations

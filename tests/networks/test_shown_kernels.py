@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `penstock show` prints of a network, read and lowered again, computes the same."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models of scikit-learn, exported by skl2onnx, give the numbers of scikit-learn."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Small ONNX models, one for each shape of trouble, compiled for gemmini-fp32: the commands on the interpreter, in a
 pseudo-random legal order, and as C, against onnxruntime.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Networks fused with `strategy=spm`: the machine moves no more bytes than with TVM's groups, and does as much.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`stablehlo.while`, as JAX prints `scan`, `fori_loop` and `while_loop`, against NumPy: a loop stays a loop."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models of TensorFlow Lite against its own interpreter."""
 
 from __future__ import annotations

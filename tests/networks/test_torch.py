@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models of PyTorch through its compiler and through `penstock.compile`, against PyTorch itself."""
 
 # pyright: reportUnknownMemberType=false

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Networks at loop level by MLIR's own tools, mlir-opt and llc: a witness that is not ours."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Functions of PyTorch, a few of a kind together, on tensors of this file."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models of PyTorch by name, small: what `forward` is called with, and how each builds its layers, is as published."""
 
 # pyright: reportUnknownMemberType=false

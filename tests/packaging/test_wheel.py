@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The wheel, built through an sdist, installs into a clean environment and works there."""
 
 from __future__ import annotations
@@ -47,10 +48,15 @@ def run(*words: str | Path, cwd: Path, stdin: str = "") -> str:
     return finished.stdout
 
 
+def tracked(repository: Path) -> list[str]:
+    """The files of a checkout, but those that are ignored."""
+    listed = run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=repository)
+    return sorted(filter(None, listed.split("\0")))
+
+
 def copy_sources(repository: Path, to: Path) -> None:
     """Copy what a checkout holds: building leaves files behind, and stale ones would hide missing ones."""
-    listed = run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=repository)
-    for name in sorted(filter(None, listed.split("\0"))):
+    for name in tracked(repository):
         source, copy = repository / name, to / name
         copy.parent.mkdir(parents=True, exist_ok=True)
         if source.is_symlink():
@@ -128,8 +134,8 @@ def test_nothing_installs_the_package_of_the_same_name_that_is_not_ours(reposito
         assert STRANGER.search(wrong), wrong
     for right in (pip_install("cc"), "pip install ./penstock/lab", "penstock machines", 'penstock = "penstock.tools"'):
         assert not STRANGER.search(right), right
-    listed = run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=repository).split("\0")
-    paths = [repository / name for name in listed if name and Path(name) != Path(__file__).relative_to(repository)]
+    paths = [repository / name for name in tracked(repository)]
+    paths.remove(Path(__file__))
     texts = {path: path.read_bytes().decode(errors="replace") for path in paths if path.is_file()}
     found = [f"{path}: {match[0]}" for path, text in texts.items() for match in STRANGER.finditer(text)]
     assert found == []
@@ -142,6 +148,26 @@ def test_a_release_has_one_version_and_one_date(repository: Path) -> None:
     changes = (repository / "CHANGELOG.md").read_text(encoding="utf-8")
     assert version == [penstock.__version__]
     assert re.findall(r"^## (.*)$", changes, re.MULTILINE)[0] == f"{penstock.__version__} - {date[0]}"
+
+
+SPDX = {
+    ".py": "# SPDX-License-Identifier: Apache-2.0\n",
+    **dict.fromkeys((".c", ".h"), "/* SPDX-License-Identifier: Apache-2.0 */\n"),
+}
+"""The first line of a source file, by its suffix."""
+SOURCES = (*FLOORS, "src", "docs", "tests", "benchmarks", "examples")
+"""Where it is in all files, but in those of the skeleton, which become the files of others."""
+
+
+def test_every_source_file_says_its_licence(repository: Path) -> None:
+    project = tomllib.loads((repository / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert all(project["license"] in line for line in SPDX.values())
+    paths = [path for path in map(Path, tracked(repository)) if path.suffix in SPDX and path.parts[0] in SOURCES]
+    texts = {
+        str(path): (repository / path).read_text(encoding="utf-8") for path in paths if "skeleton" not in path.parts
+    }
+    assert len(texts) > 1000
+    assert [path for path, text in texts.items() if not text.startswith(SPDX[Path(path).suffix])] == []
 
 
 WITHOUT_DEPENDENCIES = "models"

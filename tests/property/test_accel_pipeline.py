@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Random nests of transfers and commands, pipelined: the same results bit for bit whatever units do first, and in C; every
 access that meets another ordered, and no token too many, nor carried too far.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The solver of assignments against enumeration: exact on trees and narrow graphs, never below the best on others."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Banks that cost cycles where operands share one: every byte is looked at, and both clocks agree."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random iterations that run at once: with the barriers that are put in, none races, and no barrier is too many."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random models with an open first dimension: one program computes, at every size up to the bound, what it should."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random models with `If`, `Loop` and `Scan`, nested and with captured values, against onnxruntime."""
 
 from __future__ import annotations

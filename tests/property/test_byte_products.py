@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Convolutions of bytes on a host with an intrinsic for their products, in C: against the interpreter, which multiplies
 signed bytes, bit for bit, and against NumPy in 64-bit integers, up to one step; over random shapes, windows, zero

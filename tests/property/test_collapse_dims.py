@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random kernels whose dims are collapsed compute what they did, bit for bit; and what must not be collapsed stays."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operators of onnxruntime's own compute what onnxruntime does, at graph level and in C."""
 
 from __future__ import annotations

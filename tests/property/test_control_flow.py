@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs with control flow through every pass: each handles them, or refuses them at a place."""
 
 from __future__ import annotations

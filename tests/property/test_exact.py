@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The exact planner against a search through all offsets, on problems small enough for it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Random extents on machines whose intrinsics have random fixed shapes: tensor, loop, accelerator and C agree bitwise.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Floats in text are their bits: every type, every special value, in every attribute that holds floats."""
 
 from __future__ import annotations

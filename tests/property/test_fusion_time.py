@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fused kernels take no longer than their ops by themselves: random chains after a contraction, simulated."""
 
 from __future__ import annotations

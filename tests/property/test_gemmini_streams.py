@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random streams of Gemmini's instructions: the model in C and the executor of its log leave the same bytes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random structured ops: the evaluator agrees with a walk over the points of the domain, one scalar at a time."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random graphs in f64: the gradient along a random direction is what central finite differences give."""
 
 from __future__ import annotations

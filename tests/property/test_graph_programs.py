@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Random graphs on small integers: no graph pass changes a value, bit for bit, and each leaves valid IR, from which the
 levels below compute the same.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Texts that are half typed, by the mutators of `penstock fuzz`, as an editor reads them: whatever is asked about one,
 what reads it does not fail, and every place that it answers with is in the text.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hazards of loops by induction against the enumeration of all rounds, on random nests of loops."""
 
 from __future__ import annotations

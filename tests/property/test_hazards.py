@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The static check of hazards against a graph of all events, on random programs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Random kernels of the host: reductions and products in a net of what is computed before and after them, on operands that
 lie in any order and lack any dims. All of them compile for machines with registers, in the tiles that the compiler

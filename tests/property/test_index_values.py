@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Random arithmetic on indices that are computed from data, some of which wrap around: the interpreter, C and LLVM have
 the same bits, in a structured op and in a loop over elements.

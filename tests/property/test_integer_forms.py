@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ops between layers on integers with scales that are powers of two: each is within half a step of the exact result."""
 
 from __future__ import annotations

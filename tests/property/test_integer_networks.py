@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Quantised layers against the same arithmetic in NumPy's 64-bit integers: random shapes, scales and zero points."""
 
 from __future__ import annotations

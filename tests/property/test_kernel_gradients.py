@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The gradient of a kernel, along a random direction, is what central finite differences in f64 give: of the operators of
 the examples, and of texts that read in every way that index notation has.

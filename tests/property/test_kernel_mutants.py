@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Mutated texts of kernels through the whole lowering: each is lowered, to IR that verifies, or refused at a place in it;
 what is lowered computes at lower levels what it does at tensor level.

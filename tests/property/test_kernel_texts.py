@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Texts of the kernel language: a tree prints to a text that parses to it again, and no text ends in a traceback."""
 
 from __future__ import annotations

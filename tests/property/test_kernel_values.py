@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random kernels compute what their texts say, element by element: interpreted, in C, and on machines."""
 
 from __future__ import annotations

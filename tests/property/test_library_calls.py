@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Products of random shapes and kinds as calls of a library, in C and in the interpreter, against NumPy in f64, within the
 rounding bound of Higham and Mary, "A New Approach to Probabilistic Rounding Error Analysis", 2019.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random functions of several blocks: as they are, lifted, as C, as LLVM IR, and by MLIR's own tools."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Liveness against a trace: random programs are run element by element, by a tracer of its own that knows nothing of
 the analysis, and whatever was written and is read again must have been alive in between. Where control takes one

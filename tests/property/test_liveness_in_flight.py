@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Random programs of commands, whose tokens order the accesses to each buffer and little else: planned as they are,
 they have no race and read no foreign byte, in whichever order the units take them.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random programs: placed by any planner they pass `mem-verify`, and compute what they compute without a plan."""
 
 from __future__ import annotations

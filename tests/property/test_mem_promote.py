@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random programs on small scopes: whatever a strategy keeps, the results are the same, and the bytes as predicted."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is copied, overwritten or computed again: the bits of the plain program, in less memory."""
 
 from __future__ import annotations

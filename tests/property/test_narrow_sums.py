@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Every operator that sums or multiplies up, on f16 and bf16 of random shapes, at every level, against float64.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Problems that no plan fits: whatever is seen without a search is answered without one, and nothing else is."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random problems of on-chip allocation: every answer is valid, and the best of all is found."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Orders of least peak: against all orders of small problems, and what is claimed of large ones."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random operator kernels, with locals in scopes and explicit copies: the machine computes what the host does."""
 
 from __future__ import annotations

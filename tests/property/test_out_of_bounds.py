@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Random accesses at numbers that are read from memory, of which some are out of bounds: C and LLVM compute the bits of
 the interpreter where it computes any, and have a fault where it refuses; memory around the arrays stays as it is.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Weights of 2 and 4 bits stay packed from the model to the C, and are the same numbers at every level."""
 
 from __future__ import annotations

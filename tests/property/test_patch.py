@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Images by patches: the same bits as whole ones, and what is said of the memory and the work they take."""
 
 from __future__ import annotations

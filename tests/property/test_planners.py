@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random problems with every feature: all planners' plans are valid, and the exact one's is the lowest."""
 
 from __future__ import annotations

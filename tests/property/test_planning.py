@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random problems with every feature: the validator misses nothing, planners keep every rule, CSV loses nothing."""
 
 from __future__ import annotations

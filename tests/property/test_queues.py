@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random programs: their queue form orders what their tokens order, with the fewest tokens, and never overflows."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Machine files with parts left out or changed: what is valid compiles small programs, on the host if need be."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Redundant tokens against a graph of all events: what is left out changes no order, what remains does."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`reorder-matmuls` against all orders there are, and against NumPy in double precision."""
 
 from __future__ import annotations

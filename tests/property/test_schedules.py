@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random kernels under random schedules through all levels: nothing else is computed, and what is refused is whole."""
 
 from __future__ import annotations

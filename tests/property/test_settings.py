@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random loops and branches around commands: where states are set, no command sees another setting than its own."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Cycles, counted twice: the machine played event by event, and the same rules solved as equations."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random graphs in which slices, reshapes and concatenations meet kernels: the same bits at every level."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Random kernels go down the whole spine for gemmini-fp32, and every level computes what NumPy does.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operands that stay in a unit, and cycles that depend on extents: every application is looked at, one by one."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Random sizes: what they print is what they are. Random models with symbolic dimensions: imported as they are and bound
 later, they become the text that importing them with the sizes gives, and compute what onnxruntime computes, for

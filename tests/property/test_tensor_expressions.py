@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random tensor expressions of the kernel language, against NumPy's einsum."""
 
 from __future__ import annotations

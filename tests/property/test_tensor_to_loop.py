@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Random programs on tensors that overwrite, slice, put back, carry and concatenate whatever is at hand: on memrefs,
 and with buffers that share bytes, they compute the same, and leave their arguments alone.

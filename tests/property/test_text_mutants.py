@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Text that went wrong is refused with a place: mutants of the texts of the tests and of what the compiler emits."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random structured ops and random copies: C has the bits of the interpreter, and LLVM those of C."""
 
 from __future__ import annotations

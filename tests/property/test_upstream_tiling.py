@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Schedules of upstream's ops alone give the loops and tiles that mlir-opt 19 gives, and compute the same."""
 
 from __future__ import annotations

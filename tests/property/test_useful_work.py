@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Useful, redundant and padded multiply-accumulates of products in tiles of any size, beside what the tiles say."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Any instruction is itself again after encoding, decoding, and the way through text."""
 
 from __future__ import annotations

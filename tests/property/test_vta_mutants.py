@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A damaged launch is reported by the check, or runs to its end and computes the same in every order of its units."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random integer kernels as instructions of VTA: bit for bit the tensor level, in any order that tokens permit."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A host with a library of its own: what BLAS defines, in plain loops, which refuse what BLAS does not take."""
 
 from __future__ import annotations

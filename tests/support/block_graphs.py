@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Random functions of several blocks, with values: reducible or not, nested loops, switches, several exits.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Products of bytes whose sums are the same on every CPU: random factors, and convolutions in wide integers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Random nodes of the operators that onnxruntime defines beside ONNX's: attributes, shapes, inputs left out.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs for the real machine, on the model that comes with them, and their instructions executed a second time."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Streams of Gemmini's instructions, issued through gemmini.h on the model that is shipped beside it."""
 
 from __future__ import annotations

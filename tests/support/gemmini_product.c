@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A product of 16x16 matrices on Gemmini, against loops. */
 #include <errno.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Issues a stream of commands through gemmini.h on its model. Little-endian words of 64 bits come in: the number of
  * regions; of each, bytes and whether it is writable; then commands of eight words. The regions go out. */
 #include "gemmini.h"

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One structured op on arrays, without a function around it."""
 
 from __future__ import annotations

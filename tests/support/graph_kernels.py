@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small kernels at graph level, with inputs, small integers, and what they compute."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs of the loop level in C beside the interpreter."""
 
 from __future__ import annotations

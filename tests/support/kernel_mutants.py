@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Texts of kernels with a few tokens changed: those of the example operators, each by itself at small sizes."""
 
 from __future__ import annotations

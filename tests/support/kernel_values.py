@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The kernel language by definition: what a text computes, element by element, from its syntax tree.
 

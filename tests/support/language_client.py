@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A client of the Language Server Protocol, that starts `penstock-lsp` as a process and speaks to it on its stdin."""
 
 from __future__ import annotations

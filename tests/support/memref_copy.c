@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What code of MLIR calls to copy between memrefs with strides; MLIR's own is in a library that Debian does not ship. */
 #include <stdint.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random programs of linalg and of TOSA, as text."""
 
 from __future__ import annotations

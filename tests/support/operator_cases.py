@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The operators of examples/operators on arrays: what to call each with, and whether what it gives is its reference."""
 
 from __future__ import annotations

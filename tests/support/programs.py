@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs that tests write as text."""
 
 from __future__ import annotations

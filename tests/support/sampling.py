@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 How much of a large sweep the quick suite takes. What it leaves out is marked slow or drawn in `make exhaustive`.
 

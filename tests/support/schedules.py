@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ops of a schedule, applied to a kernel that tests write as text."""
 
 from __future__ import annotations

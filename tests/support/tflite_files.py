@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files of TensorFlow Lite, written node by node with the package `tflite`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What MLIR's own tools make of a text, and compute: the witness of texts that are taken in."""
 
 from __future__ import annotations

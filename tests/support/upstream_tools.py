@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Machine code by MLIR's own tools, of programs that `lower-to-upstream` has turned into MLIR's own dialects."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Micro-operations of VTA as bytes, from the tables of `hw_spec.h`: dst 11 bits, src 11, wgt 10."""
 
 from __future__ import annotations

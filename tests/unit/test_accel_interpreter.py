@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Scopes as bytes, commands under seeded interleavings, and what is counted on the way."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Arrays that begin with a line of the caches: outputs, and weights wherever they come from."""
 
 from __future__ import annotations

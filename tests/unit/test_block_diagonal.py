@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Groups of channels joined into blocks that fill a matrix unit: the same values, in fewer cycles."""
 
 from __future__ import annotations

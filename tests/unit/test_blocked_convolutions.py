@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Convolutions of 16-blocks of 8-bit channels on VTA: a dense block of weights, an integer epilogue, a narrow store."""
 
 from __future__ import annotations

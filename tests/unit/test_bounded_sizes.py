@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs whose sizes only a run knows, up to a bound: for every size they compute what the one bound at it does."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plans from C by penstock.h, and generated C as a folder: built by the commands that stand in them, and run."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`penstock check` of programs whose sizes only a run knows, and what is said of attention there."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The cache of compiled code: faulty entries are built anew, folders of others refused, old entries removed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Buffers that become tiles of results, those that do not, and that values stay as they are."""
 
 from __future__ import annotations

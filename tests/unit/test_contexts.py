@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Contexts of engines: inputs and outputs that are not copied, runs in threads, arrays of other libraries."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`math.fma`: how it rounds, the pass that makes it, and that a contraction with it stays a contraction."""
 
 from __future__ import annotations

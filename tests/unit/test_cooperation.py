@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`parallel`, `bind`, `cooperate` and `insert_barriers`: what they make is legal in every order, and needs no less."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The CPU that code is made for: the one at hand, or a narrower one that `$PENSTOCK_CPU` names."""
 
 from __future__ import annotations

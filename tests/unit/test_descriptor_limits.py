@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a descriptor of a DMA engine, or a command of a unit, cannot hold becomes several that do the same."""
 
 from __future__ import annotations

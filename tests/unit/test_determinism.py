@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The same input gives the same text, byte for byte, whatever the order of Python's hashes."""
 
 from __future__ import annotations

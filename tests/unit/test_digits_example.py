@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The digits example: its files are what they claim to be, and its demonstration runs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The digits network in integers on vta-pynq, down to its commands: bit for bit what the graph level computes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What notebooks show: engines, plans, schedules and runs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Every pair of IR in a docstring runs; `docs/generator/pairs.py` says what they are. In ops of a schedule `%kernel` is
 the handle of the one kernel, and other names that are not results are those of loops, by their counters, and of ops,

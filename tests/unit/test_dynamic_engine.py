@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An engine of a program with symbolic dimensions: it binds them from its inputs and compiles once for each binding."""
 
 from __future__ import annotations

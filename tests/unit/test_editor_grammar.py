@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The grammar for editors knows the words that the parser knows."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Element types of a byte and less: conversions, bits, constants and weights, at every level."""
 
 from __future__ import annotations

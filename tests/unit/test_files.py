@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writing files: for each kind of file what is kept, what is refused, and that nothing else is left behind."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Firmware: a folder for a microcontroller, in the memories that its machine file says."""
 
 from __future__ import annotations

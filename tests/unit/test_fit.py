@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a program fits a memory: the way that computes least, by what its plan takes."""
 
 from __future__ import annotations

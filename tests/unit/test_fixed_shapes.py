@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Intrinsics of fixed shape: how a tile becomes whole blocks, and which kernels cannot and stay on the host."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Folders of files: written as a whole or not at all, with files of others in them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`scf.forall` in the interpreter: orders of iterations, barriers, races with their places, and shared tensors."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`penstock format`: the one form of a text of kernels, and what it does to files."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The program that tests/filecheck/levels writes down at each of the four levels is one program."""
 
 from __future__ import annotations

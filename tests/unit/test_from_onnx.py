@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models become modules: names, weights and static shapes, and faults that are named at the file."""
 
 from __future__ import annotations

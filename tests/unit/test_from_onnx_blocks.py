@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Quantisation in blocks, to floats of 8 bits and to integers of less than a byte, at every level."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operators that ONNX defines by functions, and those whose definition is not the formula that runtimes compute."""
 
 from __future__ import annotations

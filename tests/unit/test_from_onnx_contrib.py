@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operators that onnxruntime defines: their forms, what is refused, and what is more than onnxruntime shows."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`Loop` and `Scan` of ONNX: what is a loop, what is written out, how many lines there are, and what is refused."""
 
 from __future__ import annotations

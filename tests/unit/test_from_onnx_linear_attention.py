@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """LinearAttention against its recurrence, written down again, for every update rule."""
 
 from __future__ import annotations

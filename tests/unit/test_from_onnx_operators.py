@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operators that search, gather, scatter, resize and rearrange compute what onnxruntime does, at every level."""
 
 from __future__ import annotations

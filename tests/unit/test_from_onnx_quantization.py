@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Quantised ONNX operators against onnxruntime, at graph level, at loop level and in C."""
 
 from __future__ import annotations

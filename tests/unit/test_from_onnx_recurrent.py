@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """RNN, GRU and LSTM nodes become ordinary ops that compute what onnxruntime computes, in the interpreter and in C."""
 
 from __future__ import annotations

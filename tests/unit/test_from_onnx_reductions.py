@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reductions where sums overflow, are infinite, or are of integers: against onnxruntime, at every level."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Images read between their elements agree with onnxruntime, at every level."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sequences and optionals of ONNX: those that are tensors once the model has been imported, and what is refused."""
 
 from __future__ import annotations

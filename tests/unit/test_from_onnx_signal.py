@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fourier transforms, determinants and patches put back agree with NumPy, onnxruntime and ONNX's reference."""
 
 from __future__ import annotations

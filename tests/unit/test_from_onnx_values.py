@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Imported models compute what ONNX's reference evaluator does, at every operator set."""
 
 from __future__ import annotations

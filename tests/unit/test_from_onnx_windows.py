@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Windows that are padded so that their number is given, or end out of bounds, agree with onnxruntime."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`fuse-elementwise`: which ops of the host are inlined into which, and that every bit stays."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`penstock fuzz`: random inputs are right or refused, and what a pass breaks is found, blamed, reduced and saved."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Structured ops on arrays: what each is refused for, and the paths that random ops rarely take."""
 
 from __future__ import annotations

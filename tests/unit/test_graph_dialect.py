@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The graph dialect: every op round-trips in both forms, infers its type, and refuses what is wrong by name."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lowering to the tensor level: every graph op computes there what it computes at graph level."""
 
 # The builders are lambdas of one to four values.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The verifiers of the graph dialect refuse what is wrong, with messages that name the numbers."""
 
 from __future__ import annotations

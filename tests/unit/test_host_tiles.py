@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kernels of the host in tiles that its registers hold, beside onnxruntime."""
 
 from __future__ import annotations

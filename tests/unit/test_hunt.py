@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`make hunt`: its order is that of its seed, and each failure is a line that reruns it alone."""
 
 from __future__ import annotations

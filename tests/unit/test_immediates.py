@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Scalars that travel in a command: which constants they may be, how they are written, and what executes them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The import rule of the house, checked on the imports that stand in the files, those inside functions included."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Index arithmetic, with enumeration of all values of the loop counters as the witness."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every analysis that reads indices understands remainders, quotients, minima and affine maps of loop counters."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Matching generics against what a machine says its intrinsics do."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Dialects from IRDL files: their ops parse, verify and print; what is wrong is told at its place, in either file."""
 
 from __future__ import annotations

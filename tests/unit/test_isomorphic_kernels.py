@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kernels that are copied from what became of an isomorphic one, and those that are not."""
 
 from __future__ import annotations

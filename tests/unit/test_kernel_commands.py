@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kernels of the kernel language in the commands of penstock."""
 
 from __future__ import annotations

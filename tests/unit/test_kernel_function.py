@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kernels as functions: threads, pickles, derivatives, levels."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kernels at tensor level as operators of a graph: `graph.kernel @name`."""
 
 from __future__ import annotations

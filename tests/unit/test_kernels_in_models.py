@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kernels of the kernel language as operators of ONNX models: nodes of the domain `penstock`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What no command of a machine can say stays on the host, with the reason, instead of being refused late."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kernels of the language whose masks are decided, and those of which the machine runs the loops alone."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`schedule.layout`: the order in which a buffer is stored changes no value, and what cannot follow it is refused."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Products that a library of the host computes: when, what is written, that the plan says so, and what is refused."""
 
 from __future__ import annotations

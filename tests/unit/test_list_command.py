@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`penstock list`: every name of a kind, each with what it is."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Buffers that are alive by parts: which bytes, at which marks."""
 
 from __future__ import annotations

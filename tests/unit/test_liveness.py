@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """When buffers are alive: each construct by hand, as the ops at which a buffer is alive, by their marks."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What commands in flight keep alive: until they are waited for, or until what comes later comes after them."""
 
 from __future__ import annotations

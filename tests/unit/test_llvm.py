@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs by LLVM: what the text says, engines and plans of it, and what takes the place of a C compiler."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where things come from: read and printed as MLIR does, and kept by every pass, of arguments and terminators too."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lockstep names the pass that changed a value, and only that."""
 
 from __future__ import annotations

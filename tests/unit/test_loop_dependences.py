@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Dependences of loop nests against all pairs of iterations, taken one by one, and what they are said to be."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Loop code, views, copies and tensors: what runs as compiled Python and as calls."""
 
 from __future__ import annotations

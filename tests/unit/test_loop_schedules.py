@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Primitives on loops as text, in Python, and in the C that is generated."""
 
 from __future__ import annotations

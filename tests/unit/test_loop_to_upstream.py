@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs of the loop level in MLIR's own dialects: memory, copies, and what MLIR's tools compute."""
 
 from __future__ import annotations

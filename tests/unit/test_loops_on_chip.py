@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What loops of `@main` carry and read again stays on chip between their iterations, and the checks know it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The machine dialect: what passes read from a target, and that its text is a fixed point."""
 
 from __future__ import annotations

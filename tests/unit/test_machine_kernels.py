@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One layer on each machine that multiplies: which of its commands it takes, and what they compute."""
 
 from __future__ import annotations

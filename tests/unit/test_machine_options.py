@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Numbers of a machine that are set for one run: the same as if they stood in its file."""
 
 from __future__ import annotations

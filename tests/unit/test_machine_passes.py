@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The passes that put a kernel on a machine: what they cut, what they refuse, and what they say of it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Families of parts in a machine file: what they stand for."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Machine files: what a tensor expression becomes, where numbers come from, and where things stand in the text."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`penstock machines` on machines without a fault; those with one are in tests/errors."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Schedules that are chosen by measured times: what they are, that they are replayed, and what is refused."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The verifiers of `mem` and `accel`: each refuses one thing, and says what."""
 
 from __future__ import annotations

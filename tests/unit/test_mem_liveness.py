@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The pass mem-liveness: its attribute, its remarks, and the interference graphs it writes."""
 
 from __future__ import annotations

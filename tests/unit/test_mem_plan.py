@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The passes that place buffers: what shares bytes, what must not, and what is said when a scope is too small."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What stays on chip between kernels: the same results, and the bytes that were predicted, at every level."""
 
 from __future__ import annotations

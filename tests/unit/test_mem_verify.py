@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`mem-verify` against programs that were changed after they were planned: each change that breaks a plan is found."""
 
 from __future__ import annotations

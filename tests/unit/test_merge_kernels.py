@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`merge-kernels`: the commands of several kernels in one: no timing shows, and they take no more cycles."""
 
 from __future__ import annotations

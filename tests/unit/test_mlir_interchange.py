@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What MLIR prints we read, and what we print of it MLIR reads as the same; what neither reads is refused in place."""
 
 from __future__ import annotations

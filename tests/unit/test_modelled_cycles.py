@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Cycles of programs of the loop level, beside those that are simulated."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """multi-buffer: which buffers get a ring, which are left, and that nothing changes but where the bytes lie."""
 
 from __future__ import annotations

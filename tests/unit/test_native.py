@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Building, caching, loading and running generated C."""
 
 from __future__ import annotations

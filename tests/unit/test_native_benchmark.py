@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The benchmark of generated C beside other libraries: what it chooses, measures and refuses to measure."""
 
 from __future__ import annotations

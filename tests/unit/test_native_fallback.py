@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Without a C compiler of the system: the one that the package `ziglang` brings, and what is said without that too."""
 
 from __future__ import annotations

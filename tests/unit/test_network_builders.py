@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The networks of examples/networks: what they are made of, and that their seeded weights say something."""
 
 from __future__ import annotations

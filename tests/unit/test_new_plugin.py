@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The skeleton of a package: installed, its own tests pass; it is what stands in examples/plugin."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`penstock.runtime.onnx_backend`: ONNX's backend interface, apart from the cases that drive it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operator kernels: locals in scopes, explicit copies, and what becomes of the lines of their text."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The operators of examples/operators beside NumPy, at sizes of which the last divides nothing."""
 
 from __future__ import annotations

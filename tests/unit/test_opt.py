@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """penstock-opt, as an mlir-opt user expects it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What users of mlir-opt and xdsl-opt are used to: flags, nested pipelines, instruments, reproducers."""
 
 from __future__ import annotations

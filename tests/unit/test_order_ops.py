@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`order-ops` where it must not move anything, as for what a later pass will change, and the peak that it says."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which device each kernel gets, what crosses between the two, and what does not pay to send across."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every pass on a program of every level: it works, says that it finds nothing, or refuses; it never crashes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`penstock import|compile|run|check` on a small model, at every level."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The pipeline as a person edits it: what runs, how it is printed, and what is proved of what it leaves."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`penstock plan`: plans, tables, maps, problems of programs, and what the exit status says."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plans as files: what they hold, that all of them is checked, and engines that are made of them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`penstock plan --share`: several models in one memory."""
 
 from __future__ import annotations

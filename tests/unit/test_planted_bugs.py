@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lockstep blames bugs that are planted in passes on the right pass, and names the operation."""
 
 from __future__ import annotations

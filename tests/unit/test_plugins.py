@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Packages that register with xDSL: what the modules that their factories import register is found."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The polynomials of elementary functions: their errors, their limits, and that interpreter and C agree on them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What loops of rows ask for ahead, and that it changes no value."""
 
 from __future__ import annotations

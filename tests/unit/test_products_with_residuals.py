@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Adding what is computed on the chip, on a machine whose accumulators are also added to by a load."""
 
 from __future__ import annotations

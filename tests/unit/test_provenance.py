@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From bytes and cycles back to the nodes of a model, and `penstock explain`, which prints it."""
 
 from __future__ import annotations

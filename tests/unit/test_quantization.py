@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calibration, quantisation: ranges, scales, schemes, remarks, accuracy, and inputs that do not fit."""
 
 from __future__ import annotations

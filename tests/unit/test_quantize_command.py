@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`penstock quantize`: what it writes and reports, and what it refuses."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Models that onnxruntime's static quantiser wrote, as QDQ and in integer operators: in integer arithmetic they agree with
 onnxruntime, which fuses the same way, bit for bit; without its fusion onnxruntime is a step off itself.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """-q with every command and every output: stderr is empty, and stdout has what was asked for and nothing else."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A bug planted in a pass of the compiler: `penstock check --reduce` finds it, blames the pass, and reduces it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Blocks of contractions that registers hold."""
 
 from __future__ import annotations

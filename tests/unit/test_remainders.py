@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Remainders of floats, ONNX's Mod: exact, with the sign that the attribute asks for, at every level."""
 
 from __future__ import annotations

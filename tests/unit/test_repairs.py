@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is proposed where buffers do not fit: which dims are one tile, and what it costs to cut them."""
 
 from __future__ import annotations

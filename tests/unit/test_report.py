@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The report after a compilation: at most ten lines, the same figures as JSON, and nothing of what is not decided."""
 
 from __future__ import annotations

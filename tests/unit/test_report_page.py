@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`penstock report`: a page that needs no network, on which a click shows the same thing everywhere."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tiles and early fetches leave a share of a scope free, for what stays there between kernels."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kernels of the host that reduce rows, and products of a matrix and a vector, beside onnxruntime."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs that do not verify: running them is a located error, never one of Python's."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A file of schedules, given to every command that compiles, and to `penstock.compile`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Knobs, alternatives and included sequences of a file of schedules, from the command line to the loops."""
 
 from __future__ import annotations

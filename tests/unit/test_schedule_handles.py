@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Handles of a schedule: found once, valid from pass to pass of a section, and with names that say what is meant."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Schedules of kernels that run on the host: cut into tiles, and as loops, with a machine and without one."""
 
 from __future__ import annotations

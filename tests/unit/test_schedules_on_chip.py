@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Schedules of what `mem-promote` makes of kernels, and of what is no longer there when it decides otherwise."""
 
 from __future__ import annotations

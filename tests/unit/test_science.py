@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What benchmarks.science is made of: studies as data, verdicts, a camera in kernels, commands by hand, orders."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Scopes below scopes: the paths of data, where it is fetched how early, and that every level computes the same."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The machines that ship: every file loads, every number in it says where it comes from, and the peaks are right."""
 
 from __future__ import annotations

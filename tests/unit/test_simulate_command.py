@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`penstock simulate`: reports, files, and what it refuses to count."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Nests of steps whose loops are skewed, and the time that they take."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A slice outside groups is a view from the tensor level on: no kernel, no copy, and strided operands below."""
 
 from __future__ import annotations

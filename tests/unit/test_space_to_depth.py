@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A first convolution with a stride as one of more channels without: the same values, in fewer cycles."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 `slots` of a stage: the ring that `schedule.multi_buffer` would put there afterwards, or nothing at all. A handle of an
 operand is that of the value that it was, whatever is staged.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sizes that are not known: the algebra of sizes, what inference says about them, and what binding does."""
 
 from __future__ import annotations

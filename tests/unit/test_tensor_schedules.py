@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Schedules of tensor-level primitives go down to a machine: every level computes what the program does."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Bufferization: what runs on tensors gives the same on memrefs, whatever is overwritten when, and in place where it can.
 

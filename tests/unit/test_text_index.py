@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A text of IR is read to its end: every fault at its own place, and the places of what could be read."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs of several threads: which loops run at once, and that results do not depend on how many there are."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kernels under every tiler: the same results, free of hazards, and beside the same bounds."""
 
 from __future__ import annotations

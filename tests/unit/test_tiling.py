@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The choice of tiles: plain data, so small cases are checked against an exhaustive search."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """C for structured ops: run, and compared with the interpreter bit by bit."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whole programs in C: commands and counters, what is refused, and what the text promises."""
 
 from __future__ import annotations

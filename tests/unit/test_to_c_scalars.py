@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every scalar op in C computes what the interpreter computes, on all element types and at the edges."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kernels at tensor level as text of the kernel language."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ONNX models written from the IR: what is not an operator by name, names, sizes that are open, and what is refused."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The static count of DMA bytes equals what the accel interpreter counts while it runs."""
 
 from __future__ import annotations

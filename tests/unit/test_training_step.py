@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A training step of the digits network is a program: it agrees with NumPy's at every level, and training works."""
 
 from __future__ import annotations

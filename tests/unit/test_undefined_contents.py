@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What an op writes over may be undefined: no primitive copies it, so that every byte that a plan holds is written."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pointwise kernels of the machine lose their dims of size 1, in what they hold as well."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What Penstock registers with xDSL is there, under the name it registers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`value-cse` and `value-dce`: what has no effects is computed once, or not at all; all else stays as it is."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A contraction of f16 with all that may follow it, in one kernel of rapid-core-like: one tile, and back to f16."""
 
 from __future__ import annotations

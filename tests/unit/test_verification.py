@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Our own verification: SSA dominance, slices and pads."""
 
 from __future__ import annotations

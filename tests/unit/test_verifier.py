@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The verifier that remembers: it finds what xDSL's finds, also in a module that it has found valid before."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The store of weights: what is added comes back, in whatever order its elements stood in memory."""
 
 from __future__ import annotations

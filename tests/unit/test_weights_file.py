@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The file of weights: what safetensors reads of it, its layout, and that it is written whole or not at all."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Depthwise convolutions and pools on the vector units of machines: what runs there, and its numbers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The rule that files are written in one place, checked on the source."""
 
 from __future__ import annotations

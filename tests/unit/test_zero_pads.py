@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A reduction may only run past its end into zeros where zeros there change nothing."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Random ONNX models with first dimensions that are open: chains of operators that keep one or multiply it, of which two
 may be joined, and, where asked for, ones that divide it, cut it or look a line of it up, which may be refused.

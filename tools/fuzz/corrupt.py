@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Inputs of every kind that went wrong: each is read, or refused by a message, and no command crashes or hangs."""
 
 from __future__ import annotations

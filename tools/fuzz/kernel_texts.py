@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random kernels of the kernel language on small integers, and mutants of such texts."""
 
 from __future__ import annotations

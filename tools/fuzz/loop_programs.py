@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random programs of the loop level: a nest of loops around copies, structured ops, loads and stores on integers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Machine files with parts left out or changed, and small programs that they may compute."""
 
 from __future__ import annotations

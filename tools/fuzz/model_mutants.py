@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ONNX models of which a part is taken away, doubled, exchanged or given another size."""
 
 from __future__ import annotations

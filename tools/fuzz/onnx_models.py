@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Random ONNX models of a few nodes that share weights and inputs, expand and then reduce, split and join again.
 

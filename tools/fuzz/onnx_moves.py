@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random nodes that work on each element, or move elements: steps of `onnx_models`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Random ONNX models of every element type: operators as their schemas have them, with broadcasts, branches and several
 outputs.

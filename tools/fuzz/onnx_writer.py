@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A random ONNX model under construction: its values, weights that serve several nodes, and nodes."""
 
 from __future__ import annotations

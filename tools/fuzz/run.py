@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One random input through its whole pipeline under lockstep, by the interpreter and by C."""
 
 from __future__ import annotations

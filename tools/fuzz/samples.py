@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random inputs of the compiler, by the level that they begin at: each is a text, or a model, of a number."""
 
 from __future__ import annotations

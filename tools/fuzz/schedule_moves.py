@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Random primitives for a kernel as it is, those of each section of a schedule.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Random kernels under random schedules, through all levels: what is legal keeps every bit, and what is refused changes
 nothing.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random schedules of programs on machines, small ones that are made up and shipped ones, down to the commands."""
 
 from __future__ import annotations

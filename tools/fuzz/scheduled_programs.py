@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Programs that are scheduled at random: what they compute, what became of the primitives, and what may not be.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is wrong with a random schedule: the step that is to blame, the steps that it takes, and files that show it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random kernels of the tensor level on integers: chains and trees of structured ops, and a @main that calls one."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Texts of IR that went wrong."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small machines that tests make up, which little fits into, with intrinsics for what random kernels are made of."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 `penstock-lsp`: a language server for IR (`.mlir`), kernels (`.pk`) and machine files (`.toml`).
 

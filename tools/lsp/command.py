@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`penstock-lsp`: a language server on stdin and stdout, for editors; see docs/lsp.md."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a language server asks of a document, whatever its language; places are offsets into its text."""
 
 from __future__ import annotations

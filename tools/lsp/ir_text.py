@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A text of IR in an editor: what is wrong with it, what its names are, and what is known of buffers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A text of kernels in an editor: what is wrong with it, what its names stand for, and their types."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A machine file in an editor: what is wrong with it, what its keys mean, and what names in it lead to."""
 
 from __future__ import annotations

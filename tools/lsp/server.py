@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The server: the Language Server Protocol (3.17) on stdin and stdout, by pygls (the extra `lsp`).
 

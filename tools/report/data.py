@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What a report shows, as plain data: the IR of each level, what runs when, what lies where, and the figures of kernels.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The IR of a program at the end of each level, line by line, taken while it is compiled."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A report as one HTML page that needs no network: the data, our styles and script, and the plotting library, all inside.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What the values of an axis change: each beside the first, over all pairs of runs that differ in nothing else.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Digests of what the figures of a sweep depend on: values, files, and the code that computes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a run came to, in figures: those of the compiler's report and of the simulator, by the names that they have."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The runs of a plan, each with the key of its result, and the passes that it takes."""
 
 from __future__ import annotations

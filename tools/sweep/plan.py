@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The plan of a sweep: what is compiled, for which machines, and what is varied. A TOML file, or flags, or both.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Pictures of a sweep, as SVG or PNG: Pareto fronts and scaling curves, a panel for each input on each machine.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a sweep goes on, on stderr: a bar on a terminal, and lines elsewhere."""
 
 from __future__ import annotations

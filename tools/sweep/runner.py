@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Running the steps that the results of a sweep want: a tree for each program and machine, whose branches are where runs
 part. A step is given out when the one before it is done; those that would do the same are one.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Programs between two passes, as they are kept in a cache that the runs of all sweeps share.
 

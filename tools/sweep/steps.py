@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The steps of a run, each from a kept state to the next: what a process, here or on another machine, is given to do.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The results of sweeps, in an SQLite file: a row for each run that has ended, which is never changed.
 

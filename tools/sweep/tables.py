@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The table of a sweep, a row for each run in the order of the plan: as CSV, Parquet, Markdown and LaTeX."""
 
 from __future__ import annotations

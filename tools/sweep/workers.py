@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What runs the steps of a sweep: this process, processes of this machine, or a Dask cluster."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operations of StableHLO on each element."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Products and convolutions of StableHLO."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What operations of TOSA say beside their operands: in attributes or, in newer text, in operands."""
 
 from __future__ import annotations

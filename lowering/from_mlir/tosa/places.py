@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operations of TOSA that move elements, and that combine them along one dimension."""
 
 from __future__ import annotations

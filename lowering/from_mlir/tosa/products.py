@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Convolutions, products and poolings of TOSA: images are NHWC, filters OHWI."""
 
 from __future__ import annotations

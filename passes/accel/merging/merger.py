@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One kernel made of several that are called one after the other."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Places on chip for the parts of a merged kernel, so that a part may be loaded for while the one before runs."""
 
 from __future__ import annotations

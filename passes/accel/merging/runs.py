@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs of calls of which one kernel may be made: what they access, and whether there is room on chip for them."""
 
 from __future__ import annotations

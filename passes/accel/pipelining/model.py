@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How long a kernel takes by the model of latency hiding, for given numbers of slots."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rings for the buffers of one kernel: how many slots each, as the model says."""
 
 from __future__ import annotations

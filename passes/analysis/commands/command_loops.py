@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The loops that stand around the command of an intrinsic, for the dims of an op that one command cannot iterate.
 

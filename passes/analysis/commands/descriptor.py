@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What a transfer is to its engine: rows at the points of a grid, padding around them, and what that costs.
 

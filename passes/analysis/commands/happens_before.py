@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What is certainly complete when a command starts: vector clocks over the units of a machine.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The limits of a machine, checked on the commands of a kernel: what a descriptor holds, what a command iterates, what an
 intrinsic takes, what fits a scope, and that the kernel ends when all is done.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Sums over the iterations of loops, in closed form where the loops are independent and by arrays where they are not.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A kernel as the units of a machine see it: plain data, one list of commands in program order.
 

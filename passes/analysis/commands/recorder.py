@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The commands of a kernel as they are issued: what each comes after, in the order of its unit or by tokens.
 

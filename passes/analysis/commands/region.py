@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sets of bytes that a command touches: runs of bytes at the points of a grid."""
 
 from __future__ import annotations

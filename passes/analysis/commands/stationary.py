@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The stationary operands of commands: which block the array of a unit holds when the next command begins."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A kernel of the accelerator level as the list of its commands.
 

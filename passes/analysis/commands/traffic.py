@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The bytes that DMA engines move in one run of a program, counted on the accel level without running it.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Which bytes a memref may be, and which it certainly is.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which buffers of a scope intrinsics have as operands at once: they had better lie in different banks."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The data-flow equations of liveness, for memrefs as aggregates, or for the strips that they are cut into.
 

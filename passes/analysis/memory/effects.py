@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What one op does to memory: which roots it may read, which it may write, and what it certainly writes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The paths of a function as one flat graph, structured control included.
 

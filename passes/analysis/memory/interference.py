@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Interference graphs of the memories of a module: which buffers are alive at once, as JSON or for Graphviz.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Which writes are certain: what the writes of a block leave nothing of, box by box, all iterations of a loop counted.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 When buffers are alive, on the time line of a function's ops in textual order.
 

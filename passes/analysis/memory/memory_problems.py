@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The buffers of a module as planning problems, derived from the IR at hand: for the planner and for what checks it.
 

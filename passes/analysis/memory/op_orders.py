@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Which orders of the ops of a block do the same, and what of the arena is alive in them: a problem for `op_order`.
 

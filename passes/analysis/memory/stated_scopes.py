@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What a kernel itself says of where its data is: the scopes that its locals are declared in, and its explicit copies.
 

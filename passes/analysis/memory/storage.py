@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The bytes of a memref: the allocation that views share, its type in a scope, and the ops that write it."""
 
 from __future__ import annotations

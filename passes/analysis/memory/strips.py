@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The buffers of a function, cut where they are written and read in parts.
 

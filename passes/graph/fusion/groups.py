@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Which operators become one kernel: TVM's six pattern kinds and its post-dominator algorithm, on plain data.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The groups of a block: its ops as nodes for `fusion_groups`, and our rules for what only moves elements."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Which ops of a graph are computed row by row: reductions along the same dims of tensors of one shape, and what is
 computed of each element and of what its row was reduced to, such as a softmax and the parts of a normalization.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What a group costs on a machine whose scopes are managed by software: the bytes that go off chip and back.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The adjoint code under construction, and the registry of rules.
 

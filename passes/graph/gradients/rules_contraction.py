@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Derivatives of matrix products and convolutions, which are matrix products and convolutions again, and of pooling.
 

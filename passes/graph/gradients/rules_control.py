@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Derivatives of branches and of loops whose number of iterations is known.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Derivatives of ops that map elements one by one, and of those on operands that broadcast.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Derivatives of kernels that stand at tensor level: a kernel of their adjoints is made, and called."""
 
 from __future__ import annotations

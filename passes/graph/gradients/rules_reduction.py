@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Derivatives of reductions, softmax and normalisations."""
 
 from __future__ import annotations

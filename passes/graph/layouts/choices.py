@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The ways to compute each op of a graph, what each of them and each change of layout costs, and the best of all."""
 
 from __future__ import annotations

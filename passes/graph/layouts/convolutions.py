@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Convolutions that are computed as others: what a matrix unit takes for one, and rewriting all of a graph."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Forms: the values of a graph, each stored with its dimensions in an order of its own, perhaps in blocks.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Preferred layouts: for each op defined on images, and for matrix products, those a machine computes it best in.
 

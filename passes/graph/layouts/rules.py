@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """In which forms each graph op can be computed, given one in which an operand may be stored; and computing it so."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A convolution, what follows it element by element, and a pool over the whole image, a group of channels at a time."""
 
 from __future__ import annotations

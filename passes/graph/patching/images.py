@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The graph as steps on images: what patches of their results need, and how one of them is written."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Contractions of what integers stand for, as contractions of the integers: zero points leave the products exactly.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The power-of-two scheme: integers throughout, as an accelerator with shifts and no multipliers computes.
 

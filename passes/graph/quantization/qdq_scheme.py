@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The schemes that write quantisation around ops in float, as onnxruntime's static quantiser does."""
 
 from __future__ import annotations

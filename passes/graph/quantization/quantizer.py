@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rebuilds a graph on 8-bit integers: what every scheme shares, and the ops that only move elements or compare them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Which numbers the values of a graph take: what quantisation has to know, as a table from names to ranges.
 

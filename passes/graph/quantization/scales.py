@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Scales: how a range of real numbers maps to 8-bit integers, real = (integer - zero point) * scale.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Rules of arithmetic, for `simplify`. Each is exact, for NaN, infinities and the sign of zero as well.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Rules that put what surrounds a contraction into its own operands, for `simplify`.
 

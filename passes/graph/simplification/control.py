@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What is known of branches and loops before the program runs.
 

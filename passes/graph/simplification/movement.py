@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Rules for ops that move elements and compute none, for `simplify`: all of them are exact.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rewriting by rules: what a rule is, and the pattern that applies the rules of an op's class to it."""
 
 from __future__ import annotations

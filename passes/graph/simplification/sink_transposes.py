@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Transposes moved towards the results, where that makes them fewer or smaller: a part of `simplify`."""
 
 from __future__ import annotations

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `mem-promote` is made of: bytes of kernels, kernels with residents, the program as a problem, the rewrite."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Asking a strategy what stays in a scope: the program as its problem, and what its answer must be to be executable."""
 
 from __future__ import annotations

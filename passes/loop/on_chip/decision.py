@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a strategy has decided for one scope: which accesses find their tensors there, and the bytes that this saves."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The kernel that fills a border of what stays on chip."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Places for the buffers of kernels beside what stays in a scope."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a tensor may lie in a scope, which of its accesses find it there then, and why the others do not."""
 
 from __future__ import annotations

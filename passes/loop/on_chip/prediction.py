@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a decision comes to, in bytes and in words, and where it is written down."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 `@main` as a sequence of steps that access tensors, for the planner of on-chip allocation; the IR is only read.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Putting a decision into the IR: residents in `@main`, the kernels made for them, and the copies at their ends."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 A kernel made for arguments that are on chip: `specialize` makes it, or says why an argument cannot be.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How long kernels of the loop level take: their copies and tensorized ops as a nest, which `pipelining` times."""
 
 from __future__ import annotations

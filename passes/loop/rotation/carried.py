@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What loops of `@main` carry from one iteration to the next by a copy, where the two buffers could take turns."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random planning problems whose answer is known: a plan that fits, or a moment at which too much is alive."""
 
 from __future__ import annotations

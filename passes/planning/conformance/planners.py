@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Whether a planner keeps to its contract, on random problems of which the answer is known.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What conformance suites have in common: a broken rule with the problem that shows it, made as small as it goes."""
 
 from __future__ import annotations

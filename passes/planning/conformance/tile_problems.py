@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tile problems as plain data: kernels of networks on models of machines, random ones, and the least that they take."""
 
 from __future__ import annotations

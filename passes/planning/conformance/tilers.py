@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Whether a tiler keeps to its contract, on kernels of networks and on random problems.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """OnSRAM's eager strategy: hold or discard each output as the program runs, by what became of those like it before."""
 
 from __future__ import annotations

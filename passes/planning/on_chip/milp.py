@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The least that has to go off chip, by integer programming: HiGHS solves the model, a planner finds the places."""
 
 from __future__ import annotations

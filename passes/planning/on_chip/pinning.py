@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The strategies that keep a tensor whole or not at all, and the points of reference: nothing, one step, no limit."""
 
 from __future__ import annotations

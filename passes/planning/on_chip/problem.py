@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Which tensors stay on chip between the operators of a program, as plain data.
 

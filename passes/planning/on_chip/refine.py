@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From the optimum of one dimension, space, to one with places: pack, and forbid only what does not pack."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Strategies by name, through the entry point group `penstock.on_chip_strategies`: ours and those of other packages.
 

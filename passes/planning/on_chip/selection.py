@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What strategies share: runs of tensors without offsets, what they cost and take at each step, and offsets."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The least that has to go off chip, by dynamic programming over the steps; needs no solver from elsewhere."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Every size, order and number of slots, timed: the best that the model knows, where there are few enough to find it.
 

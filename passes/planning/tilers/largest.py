@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The largest tile that fits, with one slot everywhere: what is done where nothing is modelled."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Sizes, order and slots chosen together, for little modelled time and few bytes: the tiler that is used by default.
 

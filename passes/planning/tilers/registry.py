@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Tilers by name, through the entry point group `penstock.tilers`: ours and those of installed packages alike.
 

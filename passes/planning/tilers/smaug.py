@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 SMAUG's strategies: cut only the named dims of tensors in NHWC, and take the largest tiles that fit.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 The order of a kernel's commands, derived from what they access: a minimal set of tokens that keeps program order where
 it matters.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the commands of a kernel access: which bytes of which storage, as functions of the iterations of the loops."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Dependences: pairs of commands of which one must be complete before the other starts."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Which tokens are needed: two transitive reductions on a bounded unrolling of the kernel.
 

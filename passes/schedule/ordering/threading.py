@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Inserting tokens: variables that hold the tokens of sources, carried through the loops of a kernel."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Removing the tokens of a kernel, and simplifying those that were inserted."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The primitives of schedules, a file each: importing this package registers all of them."""
 
 from importlib import import_module

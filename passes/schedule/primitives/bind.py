@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Iterations that run at once, on processors of a kind."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Computing what a loop reads of a producer in the loop."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A structured op as loops around scalars."""
 
 from __future__ import annotations

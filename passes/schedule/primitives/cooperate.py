@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Cooperative copies: iterations that run at once fill a buffer that they share, each a part of it."""
 
 from __future__ import annotations

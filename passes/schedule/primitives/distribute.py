@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Distributing the ops of a loop over two loops."""
 
 from __future__ import annotations

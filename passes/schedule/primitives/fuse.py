@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fusing two nested loops into one."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What handles stand for: ops of the `transform` dialect that find operations and change none."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Inlining a pointwise op into the ops that read it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Interchanging the dims of a structured op."""
 
 from __future__ import annotations

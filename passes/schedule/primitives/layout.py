@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The order in which the dims of a buffer are stored."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A ring in the place of a buffer: each of several iterations gets a buffer of its own."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Computing an op on padded operands."""
 
 from __future__ import annotations

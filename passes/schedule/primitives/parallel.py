@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Iterations that run at once: `scf.for` as `scf.forall`."""
 
 from __future__ import annotations

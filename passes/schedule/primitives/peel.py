@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Peeling the last, partial iteration of a loop, or its first one."""
 
 from __future__ import annotations

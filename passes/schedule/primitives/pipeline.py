@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Iterations of a kernel's commands overlap."""
 
 from __future__ import annotations

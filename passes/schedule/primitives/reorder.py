@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reordering the loops of a nest."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Computing what reads the result of a loop in the loop."""
 
 from __future__ import annotations

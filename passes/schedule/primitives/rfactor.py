@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Splitting a reduction into partial results, which another reduction combines."""
 
 from __future__ import annotations

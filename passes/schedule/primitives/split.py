@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Splitting a loop into two nested ones."""
 
 from __future__ import annotations

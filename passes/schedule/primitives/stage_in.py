@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reading an operand in a scope."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The row pitch of a buffer."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Computing ops by an intrinsic of the machine."""
 
 from __future__ import annotations

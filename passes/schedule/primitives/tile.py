@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tiling an op, and computing producers and consumers in its tile."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tiling an op so that its tiles are computed at once."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parameters and choices that a tuner makes: knobs and alternatives."""
 
 from __future__ import annotations

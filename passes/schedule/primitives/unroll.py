@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Unrolling a loop."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Saying of a loop that its iterations may be executed at once."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Which slice of which buffer every tensor value of a function is, if every op that overwrites did so in place.
 

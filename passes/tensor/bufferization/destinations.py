@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Destination-passing form of a function on tensors: what `insert-copies` does, and what `tensor-to-loop` starts from.
 

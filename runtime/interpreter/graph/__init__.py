@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Reference semantics of the graph level on NumPy.
 

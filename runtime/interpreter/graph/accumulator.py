@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sums and products of narrow operands, computed in the wider type of an accumulator."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ops between element types: casts, and numbers to the integers that stand for them, and back."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs a graph: op by op, in order, keeping each value until its last use."""
 
 from __future__ import annotations

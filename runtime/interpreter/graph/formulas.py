@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Formulas of elementwise ops on arrays: ONNX semantics in the element type's own arithmetic."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operators that read or write elements at indices that other operands name."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Matrix products, normalisations, softmax and attention."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reductions: narrow floats in f32, other types in their own arithmetic."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What each op computes, and the door by which a package adds to it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operators that move elements; most return views."""
 
 from __future__ import annotations

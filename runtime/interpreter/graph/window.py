@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Convolution and pooling: windows as strided views, contractions as matrix products."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Products of matrices as BLAS defines them, in plain loops, which end the program for what BLAS does not take. */
 #ifndef CBLAS_H
 #define CBLAS_H

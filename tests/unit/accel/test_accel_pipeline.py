@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """accel-pipeline: which buffers become rings, how loops are skewed, and what it refuses."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What takes energy: the bytes and operations of commands, against what the interpreter is seen to touch and do."""
 
 from __future__ import annotations

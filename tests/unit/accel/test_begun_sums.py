@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where a product can overwrite the sums that it begins, no zeros are written before it."""
 
 from __future__ import annotations

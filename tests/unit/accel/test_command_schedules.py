@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What multi-buffer and accel-pipeline decide, as text: applied again it gives the same program, edited another one."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Networks of 8-bit integers as calls of kernels: on the host, and on a Cortex-M7 as QEMU emulates it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Descriptors: which dims share one, how padding is spelled, and what the rows cost."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs in C for the real machine, built by the host's compiler against a model of it: they print PASS."""
 
 from __future__ import annotations

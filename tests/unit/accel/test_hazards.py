@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the static check of hazards says: of queues, of accesses, and of loops with a million rounds."""
 
 from __future__ import annotations

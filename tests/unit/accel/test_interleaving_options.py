@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`--interleaving` of `penstock run` and `penstock check`, and an engine's interleaving."""
 
 from __future__ import annotations

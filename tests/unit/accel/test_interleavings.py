@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """As soon as possible, as late as possible, and drawn: what each order of commands brings to light."""
 
 from __future__ import annotations

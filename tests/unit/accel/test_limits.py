@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a machine cannot do is told with its limit; what the compiler makes breaks none."""
 
 from __future__ import annotations

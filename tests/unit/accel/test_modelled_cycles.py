@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the models say of kernels, beside the cycles of the simulator: ResNet's convolutions on VTA, and a network."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One token fewer: the static check reports it, or all commands are ordered as before, which no run contradicts."""
 
 from __future__ import annotations

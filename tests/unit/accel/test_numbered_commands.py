@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs for a machine whose transfers have numbers, on a model that does them as late as it may, or at random."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tokens as `order` derives them: which command waits for which."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Queues between units: what is pushed and popped, ways round, capacities, and the pass on kernels with loops."""
 
 from __future__ import annotations

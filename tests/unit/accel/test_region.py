@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Regions are the bytes of the elements that they are made of, and overlap where they share one."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Windows that a unit pads before they are loaded: skewed nests compute the same in every order, and lose no time."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs for a machine that only queues order, on a model that runs its units in any order they permit."""
 
 from __future__ import annotations

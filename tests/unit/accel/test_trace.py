@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A kernel as the list of its commands: what they are, what they cost, and what they come after."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The bytes of a traced command are those that the interpreter touches."""
 
 from __future__ import annotations

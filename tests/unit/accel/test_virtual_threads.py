@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rounds of a loop that take turns on the units: the same results, buffers of their own, and less time."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kernels of 8-bit integers that VTA runs as a whole: shortcuts, products with matrices, and a network of them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One command for a whole tile: counted loops, a list of micro-operations, and runs of padded pixels."""
 
 from __future__ import annotations

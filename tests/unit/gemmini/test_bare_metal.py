@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs for a RISC-V without an operating system, built by the makefile that is shipped and run by QEMU."""
 
 from __future__ import annotations

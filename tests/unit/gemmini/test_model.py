@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Gemmini's model in C against NumPy, and against the executor that decodes what it logs."""
 
 from __future__ import annotations

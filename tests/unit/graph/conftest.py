@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the tests of the graph level share: programs in text, and single ops run by the interpreter and onnxruntime."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Contractions on narrow operands with a wide accumulator: what the text says, and what every level computes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`graph.attention`: its types, what it computes at every level, and that its scores are never stored as a whole."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`combine-matmuls`: which products are siblings, what becomes of them, and that no bit changes."""
 
 from __future__ import annotations

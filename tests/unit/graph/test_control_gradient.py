@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Gradients of branches and loops, beside differences of what they compute, and beside the same written out."""
 
 from __future__ import annotations

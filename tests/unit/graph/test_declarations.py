@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a graph op declares is all that there is to say: fallbacks of all ops, and a new one in one class."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A division by a power of two that a graph writes in f64 is a shift; what only looks like one is not."""
 
 from __future__ import annotations

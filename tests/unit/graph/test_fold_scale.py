@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`fold-scale`: products and sums with constants go into weights, or become one of each; values stay."""
 
 from __future__ import annotations

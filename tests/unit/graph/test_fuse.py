@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`graph-fuse` on IR: the rules of the house around TVM's algorithm, the kinds of the ops, and the remarks."""
 
 from __future__ import annotations

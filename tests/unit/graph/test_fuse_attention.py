@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`fuse-attention`: what it recognises and what it leaves alone, on the host and on machines."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The fusion algorithm on tiny graphs: each rule of TVM's partitioner, and why a group ends."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`graph-gradient` as a pass: what it makes and leaves out, its options, and what it refuses."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The rule of every op, and the rules of its adjoint code, against central finite differences in f64."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What running a graph promises beyond the values of single ops."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The layout pass: what becomes channels-last, and where transposes remain."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The graph passes: values stay, the structure becomes what the passes promise, and twice is once."""
 
 from __future__ import annotations

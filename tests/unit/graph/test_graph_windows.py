@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Convolution, pooling and other ops on images: the interpreter against onnxruntime."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`graph-gradient` through kernels that a graph calls: beside the gradients of the graph's own ops, and compiled."""
 
 from __future__ import annotations

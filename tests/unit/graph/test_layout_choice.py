@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which layouts the pass chooses: what machines prefer, that no choice costs less, and that blocks change no value."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Layouts as words, the change from one to another, and convolutions and pools on blocks of channels."""
 
 # The builders are lambdas of values and properties.

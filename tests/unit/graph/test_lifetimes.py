@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a graph keeps in memory: buffers and their lifetimes, tensors and their accesses."""
 
 from __future__ import annotations

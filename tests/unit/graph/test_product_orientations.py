@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Products with matrices on machines whose matrix intrinsic reads its factors by rows, or by columns."""
 
 from __future__ import annotations

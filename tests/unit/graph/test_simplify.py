@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`simplify`: every rule fires where it may, keeps every bit of NaN, infinities and signed zeros, and refuses else."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`graph-fuse{strategy=spm}`: what the model says of a group, and what the transfers of the lowered program say."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`storage-type`: what is stored in f16, what stays in f32, and how far the values move."""
 
 from __future__ import annotations

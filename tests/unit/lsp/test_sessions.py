@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`penstock-lsp` as a process, and a client that speaks to it as editors do."""
 
 from __future__ import annotations

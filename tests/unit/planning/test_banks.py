@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Buffers that are used at once in different banks."""
 
 from __future__ import annotations

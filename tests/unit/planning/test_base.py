@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Buffers that are alive throughout: at the bottom, without any loss, and out of the tables."""
 
 from __future__ import annotations

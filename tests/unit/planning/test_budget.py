@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Steps and seconds, handed out in slices."""
 
 from __future__ import annotations

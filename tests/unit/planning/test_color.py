@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Static partitions by colours."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The planner on OR-Tools: what it finds and proves, with every feature of a problem, and what it says without them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The CSV of minimalloc, read and written: its columns, their other names, and gaps of which part lives on."""
 
 from __future__ import annotations

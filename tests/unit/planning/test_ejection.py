@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ejection search: what it reaches, and that it can be stopped and resumed."""
 
 from __future__ import annotations

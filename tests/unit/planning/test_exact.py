@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The exact planner: its arrays, bounds, runs, proofs and limits."""
 
 from __future__ import annotations

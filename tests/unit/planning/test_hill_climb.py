@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hill climbing over orders of first fit."""
 
 from __future__ import annotations

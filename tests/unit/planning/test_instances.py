@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The families of problems that planners are judged by: they are what they say, and the same every time."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """On-chip allocation as plain data: what the checks refuse, what movements are counted, what the strategies decide."""
 
 from __future__ import annotations

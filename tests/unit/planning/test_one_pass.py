@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Conflicts of buffers as arrays, and the planners that place each buffer once."""
 
 from __future__ import annotations

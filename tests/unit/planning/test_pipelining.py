@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Latency hiding as arithmetic: the recurrences against the machine's own events."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The default planner: what it stops at, what it proves, and that its turns fit together."""
 
 from __future__ import annotations

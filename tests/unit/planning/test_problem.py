@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Planning problems as plain data: what the validator objects to and why, and what bounds say."""
 
 from __future__ import annotations

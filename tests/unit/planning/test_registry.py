@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Planners by name: those that are there, those of other packages, and what is checked of all of them."""
 
 from __future__ import annotations

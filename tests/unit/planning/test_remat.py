@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 What is computed again, beside the least work that any schedule has: the shortest way over all states of memory, and the
 integer program of Checkmate, which HiGHS solves.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the tilers other than the usual one find: SMAUG's strategies, and the best of all there are."""
 
 from __future__ import annotations

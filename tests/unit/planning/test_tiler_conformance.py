@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The conformance suite for tilers: it passes ours, and each kind of broken one is told its rule and where."""
 
 from __future__ import annotations

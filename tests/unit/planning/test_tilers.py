@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tilers by name: what is checked of their plans, what they are told, and what follows from what they decide."""
 
 from __future__ import annotations

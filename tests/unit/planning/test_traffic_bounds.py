@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bounds on the traffic of contractions: figures that are known, and searches that go another way."""
 
 from __future__ import annotations

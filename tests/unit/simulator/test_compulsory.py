@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a kernel reads and writes off chip, each byte once."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The rules of cycles, one by one, on programs small enough to be reckoned by hand."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The time of a whole program: its host beside its machine, found twice."""
 
 from __future__ import annotations

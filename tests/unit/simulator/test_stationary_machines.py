@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Machines whose cycles depend on extents, and on what stays in a unit: both clocks on a network, and what is told."""
 
 from __future__ import annotations

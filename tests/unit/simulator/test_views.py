@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What runs look like: tracks, pictures and figures of programs made by hand."""
 
 from __future__ import annotations

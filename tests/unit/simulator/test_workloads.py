@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is seen of kernels before they are tiled."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What tests of sweeps share: a small study, and the runs of one, watched."""
 
 from __future__ import annotations

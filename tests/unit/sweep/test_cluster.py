@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sweeps on a Dask cluster: the same table, also where a worker is killed in the middle, and each run once."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a sweep says of an axis: ratios over pairs, a test over inputs; and its pictures."""
 
 from __future__ import annotations

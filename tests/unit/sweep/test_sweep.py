@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sweeps: what runs share is computed once, and the table is the same however the sweep came to its end."""
 
 from __future__ import annotations

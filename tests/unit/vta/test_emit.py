@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs as folders of instructions: the executor gets what the tensor level computes, bit for bit."""
 
 from __future__ import annotations

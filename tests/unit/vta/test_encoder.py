@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What commands become: their tokens, their loops, and the micro-operations that they need."""
 
 from __future__ import annotations

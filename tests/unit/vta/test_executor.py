@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Streams that were written by hand, executed, against sums that NumPy takes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Instructions and micro-operations against words that were worked out by hand from the tables of `hw_spec.h`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Transfers become LOADs and STOREs with the sizes, strides and padding of their rows, or are refused."""
 
 from __future__ import annotations

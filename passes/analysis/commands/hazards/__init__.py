@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Proof that a kernel is free of hazards: no timing of its units changes what it computes, or lets it stop."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Hazards of loops with many iterations, decided on a few of them by induction.
 

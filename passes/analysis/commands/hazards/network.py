@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Deadlocks, leaks and overflows: the units of a program as a Kahn network.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Data races: the last accesses to every range of bytes, against what is complete when a command starts."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Of a kernel at tensor level, the kernel that computes its adjoints: reverse mode over its structured ops."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reverse mode in the body of a `linalg.generic`: the adjoints of elements from that of what it yields."""
 
 from __future__ import annotations

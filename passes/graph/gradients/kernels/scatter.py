@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """
 Sums that scatter: the adjoint of a tensor that is read at an affine place of each point of a domain.
 
