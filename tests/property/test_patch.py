@@ -173,7 +173,8 @@ def test_a_patch_reads_what_its_elements_read(
     if found is None:
         assert not inside
         return
-    assert found[:2] <= (min(inside), max(inside) + 1) or stride > extent
+    # Between windows that lie apart there may be elements that none of them reads.
+    assert stride > extent or found[:2] <= (min(inside), max(inside) + 1)
     assert found.start - found.before == min(touched)
     assert found.stop + found.after == max(touched) + 1
 
