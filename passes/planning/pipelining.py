@@ -24,9 +24,9 @@ from typing import Any, TypeVar
 from numpy.typing import NDArray
 
 STEADY_ITERATIONS = 48
-"""After so many iterations of a loop its rate is taken for settled."""
+"""After so many iterations of a loop, and the part of a period, its rate is taken for settled."""
 PERIOD = 24
-"""The iterations over which a rate is the mean: slots take turns, most of them 2, 3, 4, 6 or 8 of them."""
+"""The iterations that take as long again: slots take turns, most of them 2, 3, 4, 6 or 8 of them."""
 
 Cycles = TypeVar("Cycles", int, NDArray[Any])
 
@@ -347,19 +347,21 @@ class _State:
     def _loop(self, loop: TimedLoop) -> None:
         self._open(loop.opens)
         middle = before = self._times()
+        # What is left then is whole periods: a mean of one hides which of its iterations are the slow ones.
+        steady = STEADY_ITERATIONS + (loop.trips - STEADY_ITERATIONS) % PERIOD
         for number in range(loop.trips):
             for part in loop.body:
                 self.run(part)
             after = self._times()
             left = loop.trips - number - 1
-            if number + 1 == STEADY_ITERATIONS - PERIOD:
+            if number + 1 == steady - PERIOD:
                 middle = after
             if left and len(after) == len(before):
                 if number and _is_steady(before, after):
                     self._advance([(new - old) * left for new, old in zip(after, before, strict=True)])
                     return
-                if number + 1 == STEADY_ITERATIONS and len(after) == len(middle):
-                    self._advance([(new - old) * left // PERIOD for new, old in zip(after, middle, strict=True)])
+                if number + 1 == steady and len(after) == len(middle):
+                    self._advance([(new - old) * (left // PERIOD) for new, old in zip(after, middle, strict=True)])
                     return
             before = after
 

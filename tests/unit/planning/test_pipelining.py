@@ -6,7 +6,7 @@ from __future__ import annotations
 from math import ceil
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from sampling import examples
 
@@ -109,6 +109,8 @@ CYCLES = st.integers(1, 60)
     st.integers(1, 3),
     st.integers(1, 4),
 )
+@example((1, 2, 2, 1), 49, 2, 2, 2)
+@example((1, 2, 2, 1), 123, 2, 2, 2)
 def test_a_loop_takes_what_its_commands_take(
     cycles: tuple[int, int, int, int], rounds: int, inputs: int, results: int, outstanding: int
 ) -> None:
