@@ -17,7 +17,7 @@ from xdsl.ir import Attribute, Operation
 from xdsl.passes import ModulePass
 from xdsl.utils.hints import isa
 
-from penstock.dialects.diagnostics import USAGE, UserError
+from penstock.dialects.diagnostics import USAGE, UserError, location_of
 
 LEVELS = ("graph", "tensor", "loop", "accel")
 """The levels of the IR, from the highest."""
@@ -125,6 +125,8 @@ class LevelMismatch:
     level: str
     found: str
     """The level of the program."""
+    place: str | None
+    """Where it first has something of that level."""
 
     def message(self, verb: str) -> str:
         name = self.module_pass.name
@@ -135,7 +137,7 @@ class LevelMismatch:
         first, last = LEVELS.index(self.found), LEVELS.index(self.level)
         lowerings = [f"{LEVELS[n]}-to-{LEVELS[n + 1]}" for n in range(first, last)]
         notes = [f"lower it first: {', then '.join(lowerings)}"] if lowerings else []
-        return UserError(self.message("requires the"), notes=notes)
+        return UserError(self.message("requires the"), loc=self.place, notes=notes)
 
 
 def mismatched_level(module_pass: ModulePass, module: ModuleOp) -> LevelMismatch | None:
@@ -143,4 +145,7 @@ def mismatched_level(module_pass: ModulePass, module: ModuleOp) -> LevelMismatch
     level = level_of_pass(module_pass)
     if level is None or not is_elsewhere(module, level):
         return None
-    return LevelMismatch(module_pass, level, level_of(module))
+    found = level_of(module)
+    ops = (op for function in module.ops if isinstance(function, FuncOp) for op in function.walk())
+    first = next((op for op in ops if _level_of_op(op) == found), module)
+    return LevelMismatch(module_pass, level, found, location_of(first))

@@ -38,6 +38,10 @@ def test_a_pass_handles_control_flow_or_refuses_it_at_a_place(part: int) -> None
         check(*case)
 
 
+def test_a_pass_that_breaks_on_another_level_is_refused_at_a_place() -> None:
+    check(4, "loop", "outline-kernels")
+
+
 @pytest.mark.slow
 def test_every_pass_handles_control_flow_or_refuses_it_at_a_place() -> None:
     for case in CASES:

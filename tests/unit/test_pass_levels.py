@@ -118,6 +118,7 @@ def test_a_pass_that_takes_a_program_for_what_it_is_not_is_refused(
     with pytest.raises(UserError, match=r"requires the .* level, and the program is at the tensor level") as refusal:
         run_passes(ctx, module.clone(), read_pipeline(pipeline), remark_levels=True)
     assert refusal.value.notes[0].startswith("lower it first: tensor-to-loop")
+    assert refusal.value.loc
 
 
 @pytest.mark.parametrize("constant", ["", "%c = arith.constant dense<[1.0, 2.0]> : tensor<2xf32>"])
