@@ -8,7 +8,7 @@ Verification of ours, run beside every `verify` of xDSL, which checks none of th
 - the same and the result types of `memref.subview`, `tensor.extract_slice`, `tensor.insert_slice`,
   `tensor.parallel_insert_slice`;
 - the shape of `tensor.pad` and the type of the element it yields;
-- the values that branches hand to blocks;
+- the values that branches hand to blocks, and that no block branches to the entry of its region;
 - that no barrier is among iterations of `scf.forall` which cannot wait for each other;
 - the device that a function names, where the module holds a machine;
 - the attributes of arguments and results of functions: as many as there are of these, and the names of dimensions
@@ -160,6 +160,8 @@ def _verify_region(region: Region, outer: set[SSAValue], valid: Collection[Opera
                 if other is not block and dominance.strictly_dominates(other, block):
                     visible.update(_defined_in(other))
         _verify_block(block, visible, valid)
+        if (last := block.last_op) is not None and blocks[0] in last.successors:
+            raise FaultyOp(last, "branches to the entry block of its region, which must have no predecessors")
 
 
 def _defined_in(block: Block) -> list[SSAValue]:

@@ -64,9 +64,6 @@ def _leave_at_the_end(region: Region) -> None:
 
 def _lift(region: Region) -> None:
     _erase_unreachable(region)
-    for block in region.blocks:
-        if region.first_block in (end := terminator_of(block)).successors:
-            raise UserError("the first block of a function is not branched to", loc=location_of(end))
     _leave_at_the_end(region)
     structurer = Structurer(region)
     steps = structurer.tree()

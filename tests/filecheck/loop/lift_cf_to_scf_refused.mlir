@@ -52,7 +52,7 @@ func.func @two_ways_out(%c: i1) {
 ^start(%c: i1):
   "cf.br"()[^next] : () -> ()
 ^next:
-  // expected-error @+1 {{the first block of a function is not branched to}}
+  // expected-error @+1 {{branches to the entry block of its region, which must have no predecessors}}
   "cf.cond_br"(%c, %c)[^start, ^end] <{operandSegmentSizes = array<i32: 1, 1, 0>}> : (i1, i1) -> ()
 ^end:
   "func.return"() : () -> ()
