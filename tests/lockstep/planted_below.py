@@ -194,7 +194,7 @@ SLOW = (
         "bias",
         r"(mem.slot %matmul_ring\[)%\w+",
         r"\1%iteration",
-        3,
+        8,
     ),
     Bug(
         "dense",
