@@ -12,13 +12,13 @@ from penstock.tools.fuzz.scheduled_cases import KINDS, SCHEDULES, Tally, run_cas
 def test_legal_schedules_keep_every_bit_and_what_is_refused_changes_nothing() -> None:
     needs_compiler()
     tally = Tally()
-    for number in range(50):
+    for number in range(65):
         # Of each kernel one schedule: the kernels differ more.
         run_case(SCHEDULES * number, tally, backend="native" if number % 16 == 0 else None)
     assert KINDS.keys() <= tally.cases.keys()
     assert tally.applied.total() > 75, f"{tally}: the schedules are not what they should be"
     assert tally.refused.total() > 40
-    assert tally.cases["commands simulated"] > 0
+    assert tally.cases["commands simulated"] > 1
     assert tally.cases["also by native"] > 2
 
 

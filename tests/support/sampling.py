@@ -20,7 +20,7 @@ from _pytest.mark import ParameterSet
 from hypothesis import settings
 
 EXHAUSTIVE = "exhaustive"
-MIN_EXAMPLES = 2
+MIN_EXAMPLES = 3
 
 
 def register_profiles() -> None:

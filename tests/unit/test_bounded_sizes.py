@@ -217,7 +217,7 @@ def test_an_attention_in_blocks_is_not_fused() -> None:
         engine = penstock.compile(model, dims={"T": AtMost(100)})
     assert isinstance(engine, Engine)
     assert [each.kind for each in said if "no attention is fused" in each.message] == ["missed"]
-    for size in (1, 65):
+    for size in (1, 65, 100):
         bound = penstock.compile(model, dims={"T": size}, pipeline="default, -fuse-attention")
         assert isinstance(bound, Engine)
         check(engine, model, {"T": size}, bound)

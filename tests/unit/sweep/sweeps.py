@@ -24,6 +24,15 @@ func.func @main(%x: tensor<32x48xf32>, %w: tensor<48x40xf32>) -> tensor<32x40xf3
 }
 """
 
+TWO_LAYERS = """
+func.func @main(%x: tensor<48x64xf32>, %w: tensor<64x80xf32>, %v: tensor<80x32xf32>) -> tensor<48x32xf32> {
+  %xw = graph.matmul %x, %w : (tensor<48x64xf32>, tensor<64x80xf32>) -> tensor<48x80xf32>
+  %h = graph.relu %xw : tensor<48x80xf32>
+  %y = graph.matmul %h, %v : (tensor<48x80xf32>, tensor<80x32xf32>) -> tensor<48x32xf32>
+  func.return %y : tensor<48x32xf32>
+}
+"""
+
 STUDY = """
 inputs = ["layer.mlir"]
 machines = ["gemmini-fp32"]
@@ -36,9 +45,9 @@ scope.spad.size = ["8K", "32K"]
 """Of 8 runs."""
 
 
-def study(folder: Path, text: str = STUDY) -> SweepPlan:
+def study(folder: Path, text: str = STUDY, program: str = LAYER) -> SweepPlan:
     """The plan `text`, beside its input in a folder."""
-    (folder / "layer.mlir").write_text(LAYER)
+    (folder / "layer.mlir").write_text(program)
     (folder / "study.toml").write_text(text)
     return read_plan(PlanText.read(folder / "study.toml"))
 

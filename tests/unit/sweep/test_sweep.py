@@ -16,7 +16,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from sampling import sweep
-from tests.unit.sweep.sweeps import STUDY, Watched, csv_of, run_and_log, run_unless_exact, stored, study, swept
+from tests.unit.sweep.sweeps import (
+    STUDY,
+    TWO_LAYERS,
+    Watched,
+    csv_of,
+    run_and_log,
+    run_unless_exact,
+    stored,
+    study,
+    swept,
+)
 from xdsl.dialects.builtin import ModuleOp
 
 from penstock.dialects.diagnostics import UserError
@@ -81,8 +91,9 @@ def direct(path: Path, machine: str, options: dict[str, str], pipeline: str) -> 
 
 
 def test_every_figure_is_that_of_a_compilation_as_a_whole(tmp_path: Path) -> None:
-    plan = study(tmp_path)
+    plan = study(tmp_path, program=TWO_LAYERS)
     results = swept(plan).results
+    assert all("peak.arena" in dict(result.figures) for result in results.values()), "what is between two kernels"
     for run in runs_of(plan)[::3]:
         point = run.point
         whole = direct(tmp_path / "layer.mlir", "gemmini-fp32", point.options, point.pipeline)
