@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -21,6 +22,8 @@ SWEPT = ("machines", "planner", "tiler", "on-chip", "depth", "schedule", "passes
 
 MAX_DIGITS = 20
 """Of a size; what is too large with fewer digits is refused at its location in the program."""
+_FLAG = re.compile(r"-(?![\d.])[^\s=]+(=.*)?", re.DOTALL)
+"""A word that stands for a flag, known or not, as no number does, and no word with a space in its name."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -31,7 +34,7 @@ class Parser(argparse.ArgumentParser):
 
     def refuse(self, message: str, note: str | None = None) -> NoReturn:
         """Leave with the usage of this command, a message and a note."""
-        self.print_usage(sys.stderr)
+        print(self._short_usage(), file=sys.stderr)
         print(f"error: {message}", file=sys.stderr)
         print(f"note: {note or f'{self.prog} --help says what each is'}", file=sys.stderr)
         raise SystemExit(USAGE)
@@ -39,22 +42,40 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[argparse.Namespace, list[str]]:  # pyright: ignore[reportIncompatibleMethodOverride]
         words = list(sys.argv[1:] if args is None else args)
         has_commands = any(isinstance(each, argparse._SubParsersAction) for each in self._actions)  # pyright: ignore
+        before: argparse.Action | None = None
         for word in () if {"-h", "--help"} & {*words} else words:
+            if has_commands and word == "--":
+                self.refuse(f'there is no place for "{word}"')
             # What follows a subcommand is for its own parser.
             if word == "--" or (has_commands and not word.startswith("-")):
                 break
-            if word.startswith("--"):
+            is_flag = _FLAG.fullmatch(word) is not None
+            if is_flag and before is not None and before.nargs is None:
+                name = "/".join(before.option_strings)
+                note = f'a value that begins with "-" is written {before.option_strings[-1]}=VALUE'
+                self.refuse(f"the value of {name} is missing", note)
+            if is_flag and word.startswith("--"):
                 self._require_known(word)
+            before = self._option_string_actions.get(word)
         found, rest = super().parse_known_args(words, namespace)
         if rest:
             self._require_known(rest[0])
             self.refuse(f'there is no place for "{rest[0]}"')
         return found, rest
 
+    def _short_usage(self) -> str:
+        """The usage if it is one line; else the positional arguments only, for the error not to be far below."""
+        usage = self.format_usage().rstrip()
+        if "\n" not in usage:
+            return usage
+        formatter = self._get_formatter()
+        formatter.add_usage(None, [each for each in self._actions if not each.option_strings], [])
+        return formatter.format_help().rstrip().replace(self.prog, f"{self.prog} [-h] ...", 1)
+
     def _require_known(self, word: str) -> None:
         name, flags = word.partition("=")[0], self._option_string_actions
-        if name.startswith("-") and name not in flags:
-            self.refuse(f'there is no flag "{name}"', did_you_mean(name, flags))
+        if _FLAG.fullmatch(word) and name not in flags:
+            self.refuse(f'there is no flag "{name}"', did_you_mean(name, {*flags} - {"-h", "--help"}))
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:

@@ -50,6 +50,28 @@ def test_a_word_too_many_and_one_too_few_are_refused(penstock: Command) -> None:
     missing = penstock("compile").err
     assert "\nerror: the following arguments are required: MODEL\n" in missing
     assert missing.endswith("note: penstock compile --help says what each is\n")
+    assert missing.startswith("usage: penstock compile [-h] ... MODEL\nerror: ")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("compile", "m.mlir", "-p", "--cse"), "the value of -p/--pipeline is missing"),
+        (("run", "m.mlir", "--dim", "--x"), "the value of --dim is missing"),
+        (("compile", "m.mlir", "-5"), 'there is no place for "-5"'),
+        (("--", "list", "ops"), 'there is no place for "--"'),
+        (("machines", "--tabel", "show", "x"), 'there is no flag "--tabel"\nnote: penstock machines --help'),
+    ],
+)
+def test_a_word_is_a_flag_only_where_one_can_stand(penstock: Command, words: tuple[str, ...], message: str) -> None:
+    assert f"\nerror: {message}" in penstock(*words).err
+
+
+def test_a_value_may_begin_as_a_flag_does() -> None:
+    parser = Parser(prog="p")
+    parser.add_argument("-p", "--pipeline")
+    assert parser.parse_args(["-p", "--cse --dce"]).pipeline == "--cse --dce"
+    assert parser.parse_args(["--pipeline=--cse"]).pipeline == "--cse"
 
 
 @pytest.mark.parametrize("command", COMMANDS)
