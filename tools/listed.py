@@ -62,4 +62,5 @@ def first_sentence(text: str) -> str:
 
 def failure(error: Exception) -> str:
     """What is said of what cannot be loaded, in place of what it is."""
-    return f"(cannot be loaded: {error})"
+    said = f"{type(error).__name__}: {error}".removesuffix(": ")
+    return f"(cannot be loaded: {said})"

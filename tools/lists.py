@@ -121,17 +121,20 @@ def _loaded(
 
 
 def _comment(text: str) -> str:
-    """The comment that a file begins with."""
+    """The comment that a file begins with, without the line of its licence."""
     found: list[str] = []
     for line in text.splitlines():
         if not line.startswith("#"):
             break
-        found.append(line.removeprefix("#").strip())
+        if "SPDX-" not in line:
+            found.append(line.removeprefix("#").strip())
     return "\n".join(found)
 
 
 def _op(op: type[Operation], dialect: str) -> Listed:
-    return Listed(op.name, first_sentence(vars(op).get("__doc__") or ""), _place(op), dialect)
+    what = first_sentence(vars(op).get("__doc__") or "")
+    # The docstring of an op that is made from its definition upstream may say no more than the name.
+    return Listed(op.name, "" if what.strip("`.") == op.name else what, _place(op), dialect)
 
 
 def _place(of: Any) -> str:
