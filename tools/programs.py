@@ -142,8 +142,8 @@ def warn_unused(module: ModuleOp, path: str | Path) -> None:
 
 def unused_notes(module: ModuleOp) -> list[str]:
     """What the host runs of a program, and why: a note for each reason, the most frequent first."""
-    placements = [placement for placement in partition(module) if placement.device == HOST]
-    names = ", ".join(some_of([placement.kernel for placement in placements]))
+    placements = partition(module)
+    names = ", ".join(some_of([placement.kernel for placement in placements if placement.device == HOST]))
     reasons = host_reasons(placements)
     return [
         f"the host runs {names}" if names else "@main calls no kernel",

@@ -49,6 +49,8 @@ _ALSO = "; also "
 """What is between two reasons of a remark."""
 _NAME = re.compile(r'^(?:"(?:[^"\\]|\\.)*"|\S+:\d+:\d+): ')
 """What a reason begins with: the operation that it is about."""
+_REASON = re.compile(rf'(?:{_ALSO})?((?:"(?:[^"\\]|\\.)*"|(?!{_ALSO}).)+)', re.DOTALL)
+"""One of the reasons of a remark; what is between two is none in the quotes of a name."""
 _MADE_ON_CHIP = re.compile(r"(.+)_on_chip(?:_\d+)?")
 _MOVERS = re.compile(r"(fill|spill|border)(_\d+)?")
 _VERSION = re.compile(r"(.+)_\d+")
@@ -287,7 +289,7 @@ def partition(module: ModuleOp) -> list[Placement]:
 def joined_remarks(remarks: Iterable[str]) -> str:
     """Remarks on what stays on the host as one: each reason once, with the first operation that it is about."""
     found: dict[str, str] = {}
-    for each in (part for text in remarks for part in text.split(_ALSO) if part):
+    for each in (part for text in remarks for part in _REASON.findall(text)):
         found.setdefault(_NAME.sub("", each), each)
     return _ALSO.join(found.values())
 
@@ -298,7 +300,7 @@ def host_reasons(placements: Iterable[Placement]) -> dict[str, int]:
     for placement in placements:
         if placement.device == HOST:
             # What a remark names is an operation, and what counts is the reason after it.
-            for reason in dict.fromkeys(_NAME.sub("", part) for part in placement.remark.split(_ALSO) if part):
+            for reason in dict.fromkeys(_NAME.sub("", part) for part in _REASON.findall(placement.remark)):
                 found[reason] += placement.calls
     return dict(found.most_common())
 

@@ -196,3 +196,6 @@ def test_remarks_are_joined_with_each_reason_once() -> None:
         "no exp": 3,
         "dim i: x; dim j: y": 2,
     }
+    named = r'"a; also \"b": no exp; also "c": no log'
+    assert joined_remarks([named]) == named
+    assert host_reasons([replace(placement, remark=named)]) == {"no exp": 2, "no log": 2}
