@@ -134,5 +134,5 @@ def _intrinsic(part: IntrinsicOp) -> _Row:
 
 
 def rate_text(rate: Fraction) -> str:
-    """A rate as a whole number, or with two digits behind the point."""
-    return str(rate) if rate.denominator == 1 else f"{float(rate):.2f}"
+    """A rate as a whole number, or with two digits behind the point, and below 1 with three significant ones."""
+    return str(rate) if rate.denominator == 1 else format(float(rate), "#.3g" if rate < 1 else ".2f")

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 from penstock.lowering.from_machine_toml import load_machine
 from penstock.lowering.machine_names import shipped_machines
-from penstock.tools.machine_svg import machine_svg
+from penstock.tools.machine_svg import machine_svg, rate_text
 from penstock.tools.machine_tables import describe, number_formats, provenance, size_text
 
 if TYPE_CHECKING:
@@ -113,6 +114,8 @@ def test_the_picture_has_each_memory_engine_and_intrinsic(penstock: Command, tmp
     assert {"dram", *named} <= set(said)
     assert "6.40 B/cycle of bus ddr, latency 200" in said
     assert "below sram" in said
+    rates = ("1", "1/8", "1/1000", "2469/2")
+    assert [rate_text(Fraction(each)) for each in rates] == ["1", "0.125", "0.00100", "1234.50"]
 
 
 def test_the_table_shows_each_number_with_its_origin(penstock: Command, tmp_path: Path) -> None:
