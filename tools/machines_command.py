@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from penstock.dialects.diagnostics import USER_FAULT, UserError
-from penstock.tools.arguments import add_machine_options, machine_options
+from penstock.tools.arguments import add_common, add_machine_options, machine_options, say
 from penstock.tools.list_command import add_json, print_list
 from penstock.tools.text import STDIN, write_output
 
@@ -24,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_machine_options(show)
     show.add_argument("--table", action="store_true", help="a table, with the origin of each number")
     show.add_argument("--svg", metavar="FILE", help="write a picture of its memories, engines and units, too")
+    add_common(show)
     validate = actions.add_parser("validate", help="check machine files")
     validate.add_argument("files", nargs="+", metavar="FILE", help="a machine file, or a name")
     validate.add_argument("--code", action="store_true", help="compile each command that it spells, once")
@@ -64,7 +65,7 @@ def _show(args: argparse.Namespace) -> int:
             return 0
     print("\n".join(describe(target)) if args.table else target)
     if not args.table:
-        print("\n".join(computed(target)), file=sys.stderr)
+        say(args, "\n".join(computed(target)))
     return 0
 
 

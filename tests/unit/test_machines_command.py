@@ -101,6 +101,7 @@ def test_show_prints_the_target(penstock: Command) -> None:
     assert finished.status == 0
     assert finished.out == str(load_machine("gemmini-fp32")) + "\n"
     assert "acc[m, n] += a[m, k] * b[k, n]  m 1 to 4, n 1 to 4, k 1 to 4  a f32 in spad" in finished.err
+    assert penstock("machines", "show", "gemmini-fp32", "-q").err == ""
 
 
 def test_the_picture_has_each_memory_engine_and_intrinsic(penstock: Command, tmp_path: Path) -> None:
