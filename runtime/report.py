@@ -171,7 +171,7 @@ class CompileReport:
     def _kernels_line(self) -> str:
         if self.operations is None:
             return f"kernels: {self.kernels}"
-        cut = f", cut into {self.kernels} kernels" if self.kernels != self.groups else ""
+        cut = f", cut into {_kernels(self.kernels)}" if self.kernels != self.groups else ""
         return f"kernels: {self.operations} before fusion, {self.groups} after it{cut}"
 
     def _machine_lines(self) -> list[str]:
@@ -182,17 +182,17 @@ class CompileReport:
         if self.machine_kernels is None or self.machine_macs is None:
             return []
         share = self.machine_macs / self.macs if self.macs else 0.0
-        lines = [f"{self.machine}: {share:.1%} of {self.macs:,} multiply-accumulates, {self.machine_kernels} kernels"]
+        there = _kernels(self.machine_kernels)
+        lines = [f"{self.machine}: {share:.1%} of {self.macs:,} multiply-accumulates, {there}"]
         if self.kernels > self.machine_kernels:
             first = next(iter(self.host_reasons.items()), None)
             reason = "" if first is None else f", {first[1]} of them: {first[0]}"
             crossing = f"; {self.crossing_bytes:,} bytes cross between the two" if self.crossing_bytes else ""
-            lines.append(f"host: {self.kernels - self.machine_kernels} kernels{reason}{crossing}")
+            lines.append(f"host: {_kernels(self.kernels - self.machine_kernels)}{reason}{crossing}")
         return lines
 
     def _thread_lines(self) -> list[str]:
-        plural = "" if self.threaded_kernels == 1 else "s"
-        return [] if self.threads == 1 else [f"threads: {self.threads}, in {self.threaded_kernels} kernel{plural}"]
+        return [] if self.threads == 1 else [f"threads: {self.threads}, in {_kernels(self.threaded_kernels)}"]
 
     def _memory_lines(self) -> list[str]:
         lines = [str(self.arena)] if self.arena is not None else []
@@ -263,6 +263,10 @@ def report_on(
         threads=max((threads for _, threads in threaded.values()), default=1),
         threaded_kernels=len(threaded),
     )
+
+
+def _kernels(count: int) -> str:
+    return f"{count} kernel{'s' * (count != 1)}"
 
 
 def _graph_kernels(module: ModuleOp) -> int:

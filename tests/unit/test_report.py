@@ -72,6 +72,12 @@ def test_what_is_not_decided_yet_is_left_out() -> None:
     assert nothing.lines() == ["kernels: 5", "passes: 3.75 s; the slowest: b 2.00, d 1.00, a 0.50"]
 
 
+def test_one_kernel_is_no_kernels() -> None:
+    lines = replace(full(), kernels=2, machine_kernels=1).lines()[1:3]
+    assert lines[0].endswith(", 1 kernel")
+    assert lines[1].startswith("host: 1 kernel, 2 of them")
+
+
 def test_bytes_that_cannot_be_counted_are_no_reason_to_fail() -> None:
     lines = replace(full(), transfers=None, transfers_unknown="an index comes from outside").lines()
     assert "DMA: not counted: an index comes from outside" in lines
