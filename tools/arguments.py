@@ -40,7 +40,10 @@ class Parser(argparse.ArgumentParser):
         raise SystemExit(USAGE)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[argparse.Namespace, list[str]]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        words = list(sys.argv[1:] if args is None else args)
+        # A flag that may stand alone takes no word after it, which may be the model: its value is one behind "=".
+        alone = {name: each.const for name, each in self._option_string_actions.items() if each.nargs == "?"}
+        given = list(sys.argv[1:] if args is None else args)
+        words = [f"{word}={alone[word]}" if word in alone else word for word in given]
         has_commands = any(isinstance(each, argparse._SubParsersAction) for each in self._actions)  # pyright: ignore
         before: argparse.Action | None = None
         for word in () if {"-h", "--help"} & {*words} else words:
@@ -232,8 +235,14 @@ def add_schedule(parser: argparse._ActionsContainer) -> None:  # pyright: ignore
 
 
 def add_remarks(parser: argparse._ActionsContainer) -> None:  # pyright: ignore[reportPrivateUsage]
-    """Whether what passes say is printed."""
-    parser.add_argument("--remarks", action="store_true", help="say what passes decided, and what they could not do")
+    """Whether what passes say is printed, and what of it."""
+    parser.add_argument(
+        "--remarks",
+        metavar="=REGEX",
+        nargs="?",
+        const=".",
+        help="say what passes decided, and what they could not do; =REGEX is searched in `kind pass: message`",
+    )
 
 
 def give_schedules(args: argparse.Namespace, ctx: PenstockContext) -> None:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -146,12 +145,9 @@ class OptRun:
             self.statistics = PassStatistics()
             self.instruments.append(self.statistics)
         if args.remarks is not None or args.remarks_output is not None:
-            from penstock.tools.remarks import RemarkCollector
+            from penstock.tools.remarks import collector_of
 
-            try:
-                self.remarks = RemarkCollector(re.compile(args.remarks or ""))
-            except re.error as error:
-                raise UserError(f"--remarks: not a regular expression: {error}", status=USAGE) from None
+            self.remarks = collector_of(args.remarks or "")
             self.instruments.append(self.remarks)
 
     def _report(self) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from xdsl.ir import Operation
 from xdsl.passes import ModulePass
 
+from penstock.dialects.diagnostics import USAGE, UserError
 from penstock.dialects.remarks import Remark, listening
 from penstock.runtime.instrumentation import Instrumentation
 from penstock.tools.tables import SCHEMA
@@ -68,13 +69,21 @@ class RemarkCollector(Instrumentation):
         return json.dumps({"schema": SCHEMA, "remarks": rows}, indent=1)
 
 
+def collector_of(pattern: str) -> RemarkCollector:
+    """The collector of the remarks that `--remarks` asks for; raises UserError for what is no regular expression."""
+    try:
+        return RemarkCollector(re.compile(pattern))
+    except re.error as error:
+        raise UserError(f"--remarks: not a regular expression: {error}", status=USAGE) from None
+
+
 @contextmanager
-def printed_remarks(wanted: bool) -> Generator[list[Instrumentation]]:
-    """What is to look on at passes, for their remarks to be printed to stderr afterwards, if they are wanted."""
-    if not wanted:
+def printed_remarks(pattern: str | None) -> Generator[list[Instrumentation]]:
+    """What is to look on at passes, for their remarks to be printed to stderr afterwards, if there is a pattern."""
+    if pattern is None:
         yield []
         return
-    collector = RemarkCollector(re.compile(""))
+    collector = collector_of(pattern)
     try:
         with listening(collector.listen):
             yield [collector]

@@ -94,5 +94,9 @@ def test_remarks_of_passes_are_printed(penstock: Command, tmp_path: Path) -> Non
     )
     said = penstock("plan", "m.mlir", "--machine", "gemmini-fp32", "--remarks", "-q").err
     assert "m.mlir:2:3: remark: [passed assign-devices] runs on @gemmini_fp32\n" in said
+    some = penstock("plan", "--remarks=assign-devices", "m.mlir", "--machine", "gemmini-fp32", "-q").err
+    assert some == "".join(line for line in said.splitlines(keepends=True) if "assign-devices" in line) != said
+    assert penstock("plan", "--remarks=no such", "m.mlir", "--machine", "gemmini-fp32", "-q").err == ""
+    assert "--remarks: not a regular expression" in penstock("plan", "--remarks=(", "m.mlir").err
     assert penstock("plan", "m.mlir", "--machine", "gemmini-fp32", "-q").err == ""
-    assert "--remarks is for a model or a file of IR" in penstock("plan", "p.csv", "--remarks").err
+    assert "--remarks is for a model or a file of IR" in penstock("plan", "--remarks", "p.csv").err
