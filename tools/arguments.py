@@ -78,7 +78,8 @@ class Parser(argparse.ArgumentParser):
     def _require_known(self, word: str) -> None:
         name, flags = word.partition("=")[0], self._option_string_actions
         if _FLAG.fullmatch(word) and name not in flags:
-            self.refuse(f'there is no flag "{name}"', did_you_mean(name, {*flags} - {"-h", "--help"}))
+            known = [flag for flag in flags if flag not in ("-h", "--help")]
+            self.refuse(f'there is no flag "{name}"', did_you_mean(name, known))
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
