@@ -109,7 +109,8 @@ def execute(args: argparse.Namespace) -> int:
         raise UserError("--input is for --emit=vta, --emit=device-c and --emit=firmware", status=USAGE)
     if args.weights is not None and not (emitter.is_text and args.emit in LEVELS):
         raise UserError(f"--weights is for a file of IR, not for --emit={args.emit}", status=USAGE)
-    require_distinct({"-o": output, "--weights": args.weights, "--report": args.report}, args.model)
+    rewrite = "-o" if args.emit in LEVELS else None
+    require_distinct({"-o": output, "--weights": args.weights, "--report": args.report}, args.model, rewrite=rewrite)
     program = load_bound(args, args.kernel, takes_bounds=args.memory is None)
     if args.memory is not None:
         args.pipeline = _pipeline_within(args, program)

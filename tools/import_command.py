@@ -29,7 +29,7 @@ def execute(args: argparse.Namespace) -> int:
     program = load_given(args, args.kernel)
     suffix = ".graph.mlir" if program.path.suffix == ".mlir" else ".mlir"
     output = Path(args.output or program.path.with_suffix(suffix).name)
-    require_distinct({"-o": output, "--weights": args.weights}, args.model)
+    require_distinct({"-o": output, "--weights": args.weights}, args.model, rewrite="-o")
     file = write_program(program, output, weights=args.weights, locations=True)
     count = sum(1 for op in program.module.walk() if op.name.startswith("graph."))
     weights = f", {len(program.ctx.weights)} weights in {file}" if file is not None else ""

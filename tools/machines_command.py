@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from penstock.dialects.diagnostics import USER_FAULT, UserError
 from penstock.tools.arguments import add_common, add_machine_options, machine_options, say
 from penstock.tools.list_command import add_json, print_list
-from penstock.tools.text import STDIN, write_output
+from penstock.tools.text import STDIN, require_distinct, write_output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,10 +54,13 @@ def _list(args: argparse.Namespace) -> int:
 
 def _show(args: argparse.Namespace) -> int:
     from penstock.lowering.from_machine_toml import load_machine
+    from penstock.lowering.machine_names import SUFFIX
     from penstock.tools.machine_tables import computed, describe
 
     target = load_machine(args.machine, machine_options(args))
     if args.svg is not None:
+        if args.machine.endswith(SUFFIX):
+            require_distinct({"--svg": args.svg}, args.machine, kind="machine file")
         from penstock.tools.machine_svg import machine_svg
 
         write_output(args.svg, machine_svg(target))

@@ -135,7 +135,8 @@ def execute(args: argparse.Namespace) -> int:
             kind = "a planning problem" if is_program else "a model or a file of IR"
             raise UserError(f"--{option} is for {kind}, which {path} is not", status=USAGE)
     _require_share(args)
-    require_distinct({"-o": args.output, "--map": args.map})
+    kind = "model" if is_program else "problem"
+    require_distinct({"-o": args.output, "--map": args.map}, *args.problem, kind=kind, rewrite="-o")
     names = None if args.compare is None else read_planners(args.compare)
     if args.planner is not None and names is None:
         planner(args.planner)

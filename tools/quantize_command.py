@@ -66,7 +66,8 @@ def execute(args: argparse.Namespace) -> int:
             status=USAGE,
         )
     output = Path(args.output or f"{Path(args.model).stem}_int8.mlir")
-    require_distinct({"-o": output, "--weights": args.weights, "--save-ranges": args.save_ranges}, args.model)
+    outputs = {"-o": output, "--weights": args.weights, "--save-ranges": args.save_ranges}
+    require_distinct(outputs, args.model, rewrite="-o")
     ranges = None if args.ranges is None else read_ranges(args.ranges)
     calibration = read_calibration(args.calibration) or None
     program = load_given(args, args.kernel)

@@ -43,9 +43,9 @@ def execute(args: argparse.Namespace) -> int:
     from penstock.tools.report.page import plotting_library, report_page
 
     output = args.output or f"{Path(args.model).stem}.html"
-    require_distinct({"-o": output}, args.model)
-    library = plotting_library()
     names = [args.model] if args.compare is None else [args.model, args.compare]
+    require_distinct({"-o": output}, *names)
+    library = plotting_library()
     programs: list[dict[str, Any]] = []
     for name in names:
         found = _program(argparse.Namespace(**{**vars(args), "model": name}))

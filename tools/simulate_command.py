@@ -70,6 +70,10 @@ def execute(args: argparse.Namespace) -> int:
 
     maps = [_read_map(text) for text in args.map]
     outputs = {f"--{name}": getattr(args, name) for name in ("csv", "json", "trace", "svg")}
+    scopes = [scope for scope, _ in maps]
+    for scope in scopes:
+        if scopes.count(scope) > 1:
+            raise UserError(f'--map is given twice for "{scope}"', status=USAGE)
     require_distinct({**outputs, **{f"--map {scope}": path for scope, path in maps}}, args.model)
     window = None if args.window is None else _read_window(args.window)
     if window is not None and args.trace is None and args.svg is None:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 STDIN = "-"
 """The name that stands for stdin as an input, and for stdout as an output."""
+_REWRITTEN = (".mlir", ".csv")
+"""The suffixes of text that a command both reads and writes."""
 
 
 def read_input(path: str) -> SourceText:
@@ -27,20 +29,21 @@ def read_input(path: str) -> SourceText:
     return read_text(path)
 
 
-def require_distinct(outputs: Mapping[str, str | Path | None], model: str | None = None) -> None:
+def require_distinct(
+    outputs: Mapping[str, str | Path | None], *inputs: str, kind: str = "model", rewrite: str | None = None
+) -> None:
     """
-    Raise UserError where two of the files that options name would be one, or one of them would be the ONNX model.
+    Raise UserError where two of the files that options name would be one, or one of them would be an input, a `kind`.
 
-    A device or a FIFO may be named twice. Text may replace the text that it was read from.
+    A device or a FIFO may be named twice. What the option `rewrite` names may replace the text that it was read from.
     """
-    seen: dict[object, str] = {}
-    if model is not None and Path(model).suffix == ".onnx":
-        seen[follow(model)] = "the model"
+    seen: dict[object, str] = {follow(name): f"the {kind}" for name in inputs if name != STDIN and not is_special(name)}
+    texts = {follow(name) for name in inputs if Path(name).suffix in _REWRITTEN}
     for option, name in outputs.items():
         if name is None or (str(name) != STDIN and is_special(name)):
             continue
         place = STDIN if str(name) == STDIN else follow(name)
-        if place in seen:
+        if place in seen and not (option == rewrite and place in texts):
             raise UserError(f"{option} and {seen[place]} would be one file: {name}", status=USAGE)
         seen[place] = option
 

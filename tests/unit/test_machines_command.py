@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 from penstock.lowering.from_machine_toml import load_machine
-from penstock.lowering.machine_names import shipped_machines
+from penstock.lowering.machine_names import machine_text, shipped_machines
 from penstock.tools.machine_svg import machine_svg, rate_text
 from penstock.tools.machine_tables import describe, number_formats, provenance, size_text
 
@@ -107,6 +107,10 @@ def test_show_prints_the_target(penstock: Command) -> None:
 def test_the_picture_has_each_memory_engine_and_intrinsic(penstock: Command, tmp_path: Path) -> None:
     target = load_machine("neural-cluster")
     assert penstock("machines", "show", "neural-cluster", "--svg", "m.svg").status == 0
+    (tmp_path / "own.toml").write_text(file := machine_text("host-avx2")[1])
+    done = penstock("machines", "show", "own.toml", "--svg", "./own.toml")
+    assert (done.status, done.err) == (2, "error: --svg and the machine file would be one file: ./own.toml\n")
+    assert (tmp_path / "own.toml").read_text() == file
     text = (tmp_path / "m.svg").read_text(encoding="utf-8")
     assert text == machine_svg(target) == penstock("machines", "show", "neural-cluster", "--svg", "-").out
     root = ElementTree.fromstring(text)

@@ -129,7 +129,12 @@ def test_stdout_has_what_was_asked_for(penstock: Command, files: Path, words: st
         ("compile m.onnx -o -", "--emit=plan is a file to be mapped, which stdout cannot be"),
         ("quantize m.onnx --calibration x.npy -o r --save-ranges r", "--save-ranges and -o would be one file: r"),
         ("plan p.csv -o - --map -", "--map and -o would be one file: -"),
+        ("plan p.csv --map p.csv", "--map and the problem would be one file: p.csv"),
         ("simulate a.mlir --csv f --svg ./f", "--svg and --csv would be one file: ./f"),
+        ("simulate a.mlir --map spad=a.mlir", "--map spad and the model would be one file: a.mlir"),
+        ("simulate a.mlir --map spad=s --trace s --map spad=t", '--map is given twice for "spad"'),
+        ("report m.onnx --compare a.mlir -o a.mlir", "-o and the model would be one file: a.mlir"),
+        ("compile m.mlir --emit=plan -o m.mlir", "-o and the model would be one file: m.mlir"),
     ],
 )
 def test_two_outputs_are_two_files(penstock: Command, files: Path, words: str, message: str) -> None:
