@@ -44,7 +44,7 @@ from penstock.lowering.to_c import issues, threads
 from penstock.lowering.to_c.blocks import emit_structured
 from penstock.lowering.to_c.emitter import FunctionEmitter, scope_field
 from penstock.lowering.to_c.literals import literal
-from penstock.lowering.to_c.prelude import HEADER, prelude
+from penstock.lowering.to_c.prelude import header, prelude
 from penstock.lowering.to_c.scalar import RULES, emit_scalar
 from penstock.lowering.to_c.text import CWriter, wrapped
 from penstock.passes.analysis.loops import uses_threads
@@ -179,7 +179,7 @@ def emit_c(module: ModuleOp, *, name: str = ENTRY) -> CSource:
     return CSource(
         name=name,
         header=_header(name, roles, arena, program),
-        prelude="".join((HEADER.replace("{BITS}", str(8 * program.vector_bytes)), _headers_of(code), "\n", KERNEL))
+        prelude="".join((header(8 * program.vector_bytes), _headers_of(code), "\n", KERNEL))
         + _spaced(prelude(program.helpers, program.products)),
         constants=constants,
         kernels=kernels,

@@ -14,12 +14,16 @@ from penstock.lowering.to_c.transposes import TRANSPOSE, transpose_helper
 from penstock.lowering.to_c.vectors import VECTOR, product_helper, vector_helpers
 from penstock.passes.analysis.vector_products import VectorProduct
 
-HEADER = """\
+_WIDTHS = (128, 256, 512)
+"""The bits of vectors that GCC can be told to prefer."""
+_PREFERRED = """\
 /* The vectors that loops are made of: those of the machine, for a compiler that takes narrower ones by itself. */
 #if defined(__AVX512F__) && defined(__GNUC__) && !defined(__clang__)
-#pragma GCC target("prefer-vector-width={BITS}")
+#pragma GCC target("prefer-vector-width={bits}")
 #endif
 
+"""
+_HEADER = """\
 #include <math.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -45,6 +49,11 @@ HEADER = """\
 #define PENSTOCK_UNROLL
 #endif
 """
+
+
+def header(bits: int) -> str:
+    """What every program begins with, where the machine has vectors of so many bits."""
+    return (_PREFERRED.format(bits=bits) if bits in _WIDTHS else "") + _HEADER
 
 
 def _binary(what: str, expression: str, *, result: str = "{T}") -> str:

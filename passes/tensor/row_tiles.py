@@ -226,5 +226,6 @@ def _vectors(op: GenericOp, target: TargetOp) -> tuple[int, int]:
     unit = vector_unit(target, op.results[0].type)
     if unit is None:
         return 1, 1
-    count = min(int(unit.latency * unit.fmas), unit.registers // 4)
+    # A processor that takes several cycles for one product has one in flight, however few registers it has.
+    count = max(1, min(int(unit.latency * unit.fmas), unit.registers // 4))
     return unit.lanes, 1 << (count.bit_length() - 1)

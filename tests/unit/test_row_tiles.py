@@ -208,3 +208,13 @@ def test_loops_have_the_vectors_of_the_machine(machine: str | None, bits: int) -
     engine = penstock.compile(given, machine)
     assert isinstance(engine, penstock.Engine)
     assert f'prefer-vector-width={bits}"' in emit_c(engine.module).source
+
+
+@pytest.mark.parametrize("machine", ["fe310-like", "cortex-m7-like"])
+def test_rows_compile_for_processors_with_vectors_of_64_bits(machine: str) -> None:
+    x = np.random.default_rng(1).standard_normal((4, 8)).astype(np.float32)
+    engine = penstock.compile(model([helper.make_node("Softmax", ["x"], ["y"])], {"x": x}, {}), machine)
+    assert isinstance(engine, penstock.Engine)
+    assert "prefer-vector-width" not in emit_c(engine.module).source
+    powers = np.exp(x)
+    np.testing.assert_allclose(engine(x)[0], powers / powers.sum(1, keepdims=True), rtol=1e-6)
