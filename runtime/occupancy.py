@@ -9,13 +9,14 @@ is written after a read, in part or whole, counts as another value.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 
 from penstock.dialects.diagnostics import USAGE, UserError, nearest_or_all
 from penstock.dialects.mem import RingOp, span_in_bytes
 from penstock.passes.analysis.commands.region import Region
 from penstock.passes.analysis.kernels import ENTRY
-from penstock.passes.analysis.memory.memory_problems import ARENA
+from penstock.passes.analysis.memory.memory_problems import ARENA, MemoryProblem
 from penstock.passes.planning.map_svg import svg_map
 from penstock.passes.planning.problem import Buffer, Interval, Plan, Problem, height, lower_bound
 from penstock.runtime.provenance import PlacedLife, Provenance
@@ -26,33 +27,51 @@ def occupancy(provenance: Provenance, scope: str) -> tuple[Problem, Plan]:
     """
     The slots and buffers of a scope with their places, each alive in cycles of the run.
 
-    Raises UserError where no buffer is in the scope, and for a program of the host.
+    Raises UserError where the run puts nothing into the scope, and for a program of the host.
     """
+    return _plan(_placed(provenance, scope))
+
+
+def _plan(placed: Sequence[tuple[PlacedLife, Buffer, int]]) -> tuple[Problem, Plan]:
+    return Problem(tuple(buffer for _, buffer, _ in placed)), Plan({buffer.id: at for _, buffer, at in placed})
+
+
+def _placed(provenance: Provenance, scope: str) -> list[tuple[PlacedLife, Buffer, int]]:
+    """What `occupancy` has, each slot with its buffer in the text and its offset."""
     lives = [life for life in provenance.lives if life.scope == scope]
     if provenance.run is None or not lives:
         known = list(dict.fromkeys(life.scope for life in provenance.lives))
         raise UserError(f'no buffer is in "{scope}"', notes=[nearest_or_all(scope, known, "scopes")], status=USAGE)
     several = len({life.function for life in lives}) > 1
-    buffers, offsets = list[Buffer](), dict[str, int]()
+    found: list[tuple[PlacedLife, Buffer, int]] = []
     for life in lives:
         for name, offset, size in _slots(life):
             if spans := _cycles(provenance, life, Region(scope, 0, offset, size)):
                 id = f"{name} of @{life.function}" if several else name
-                buffers.append(Buffer(id, tuple(spans), size))
-                offsets[id] = offset
-    return Problem(tuple(buffers)), Plan(offsets)
+                found.append((life, Buffer(id, tuple(spans), size), offset))
+    if not found:
+        raise UserError(f'nothing of this run lies in "{scope}"', status=USAGE)
+    return found
 
 
 def occupancy_svg(provenance: Provenance, scope: str, title: str) -> str:
     """The picture of a scope over the cycles of a run; raises UserError as `occupancy` does."""
-    problem, plan = occupancy(provenance, scope)
+    placed = _placed(provenance, scope)
+    problem, plan = _plan(placed)
     assert provenance.run is not None
     peak, cycles = height(problem, plan), provenance.run.cycles
     memories = [memory for memory in provenance.memories if (memory.scope or ARENA) == scope]
-    bound = max(lower_bound(memory.unplaced()) for memory in memories)
+    used = {id(life.op) for life, _, _ in placed}
+    bound = max(_bound(memory, used) for memory in memories)
     room = next((f" of {memory.problem.capacity:,}" for memory in memories if memory.problem.capacity), "")
     title = f"{title}: {peak:,}{room} bytes of {scope}, in {cycles:,} cycles"
     return svg_map(problem, plan, title, bound, axis="cycle")
+
+
+def _bound(memory: MemoryProblem, used: Collection[int]) -> int:
+    """The lower bound of what a run uses of a memory, by the ids of the ops."""
+    whole = memory.unplaced()
+    return lower_bound(replace(whole, buffers=tuple(each for each in whole.buffers if id(memory.ops[each.id]) in used)))
 
 
 def _slots(life: PlacedLife) -> Iterator[tuple[str, int, int]]:

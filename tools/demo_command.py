@@ -309,7 +309,10 @@ def print_maps(module: ModuleOp) -> None:
     provenance = Provenance(module, run)
     scopes = dict.fromkeys(life.scope for life in provenance.lives if life.scope != ARENA)
     for scope in scopes if run.kernels else ():
-        problem, plan = occupancy(provenance, scope)
+        try:
+            problem, plan = occupancy(provenance, scope)
+        except UserError:  # the run puts nothing there
+            continue
         title(f"{scope}: {height(problem, plan):,} bytes upwards, {run.cycles:,} cycles to the right")
         print("\n".join([*text_map(problem, plan, MAP_COLUMNS, MAP_ROWS).lines(), ""]))
         print("\n".join(legend(problem, MAP_COLUMNS + 8, LEGEND_LINES)))

@@ -51,6 +51,22 @@ def test_programs_by_hand_at_both_levels_are_simulated(penstock: Command) -> Non
     assert "in 1 run of 1 kernel" in cycles[0]
 
 
+def test_a_map_has_what_the_run_uses(penstock: Command) -> None:
+    buffer = '  %b = mem.buffer at {} : memref<16xf32, "{}">\n'
+    fill = '  %u = accel.dma %x to %b on "fill" : memref<16xf32> to memref<16xf32, "spad">\n'
+    drain = '  %v = accel.dma %b to %y on "drain" after(%u, %t) : memref<16xf32, "spad"> to memref<16xf32>\n'
+    larger = COMMANDS.replace("@kernel", "@larger").replace("  %s =", buffer.format(64, "spad") + fill + "  %s =")
+    larger = larger.replace("  accel.b", drain + "  accel.b")
+    kernel = COMMANDS.replace("  %s =", buffer.format(0, "rest") + "  %s =")
+    call = "  func.call @kernel(%x, %y) : (memref<16xf32>, memref<16xf32>) -> ()\n"
+    entry = ENTRY.replace(call, call + call.replace("kernel", "larger"))
+    rest = "  machine.scope @rest size 256 granule 16 dtypes [f32]\n  machine.unit"
+    Path("two.mlir").write_text(MACHINE.replace("  machine.unit", rest) + entry + kernel + larger)
+    assert penstock("simulate", "two.mlir", "--kernel", "kernel", "--map", "spad=-").out.count("bound 64<") == 1
+    done = penstock("simulate", "two.mlir", "--map", "rest=-")
+    assert (done.status, done.out, done.err) == (2, "", 'error: nothing of this run lies in "rest"\n')
+
+
 @pytest.mark.parametrize(
     ("text", "words", "parts"),
     [
