@@ -10,6 +10,7 @@ the model and the images are written to a folder. Exit status 1 if a level disag
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,24 +22,28 @@ import numpy as np
 from numpy.typing import NDArray
 from xdsl.dialects.builtin import ModuleOp
 
+from penstock import __version__
 from penstock.dialects.diagnostics import UserError, render_location
 from penstock.dialects.files import write_whole
+from penstock.lowering.from_machine_toml import load_machine
 from penstock.lowering.to_c import emit_c
 from penstock.passes.analysis.commands.traffic import compulsory_bytes
-from penstock.passes.analysis.kernels import kernels, machine_of, partition, share_on_machine
+from penstock.passes.analysis.kernels import kernels, partition, share_on_machine
 from penstock.passes.analysis.memory.memory_problems import ARENA, plan_report
 from penstock.passes.planning.map_text import legend, text_map
 from penstock.passes.planning.problem import height
 from penstock.passes.toolchain import find_compiler
 from penstock.runtime.compiler import LoadedProgram, compile_module, load_input
+from penstock.runtime.device import MANIFEST
 from penstock.runtime.engine import Engine
+from penstock.runtime.folders import FILES, write_folder
 from penstock.runtime.interpreter import Counters, run_module
 from penstock.runtime.levels import LEVELS
 from penstock.runtime.occupancy import occupancy
 from penstock.runtime.provenance import Provenance
 from penstock.runtime.simulator.run import run_program
 from penstock.tools.arguments import add_common, positive, say
-from penstock.tools.programs import write_c, write_program
+from penstock.tools.programs import warn_unused, write_c, write_program
 from penstock.tools.text import aligned
 
 Array = NDArray[Any]
@@ -75,21 +80,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
+    is_host = load_machine(args.machine).is_host
+    if args.output.exists() and not args.output.is_dir():
+        raise UserError("expected a folder, and found a file", loc=str(args.output))
     model = DATA / MODEL
     with np.load(DATA / IMAGES) as file:
         images, labels = file["images"][: args.images], file["labels"][: args.images]
     programs = {level: compiled(args, model, level) for level in LEVELS}
+    files = write_files(programs, args.output)
     counters = Counters()
     results = run_levels(args, programs, counters, images)
     results += onnxruntime_result(model, images)
     print(f"{MODEL}, compiled for {args.machine}")
     is_well = print_agreement(results, labels)
     accel = programs["accel"].module
+    warn_unused(accel, model.name)
     print_partition(accel)
-    print_plans(accel)
-    print_transfers(accel, counters, len(images[: args.interpret]))
-    write_files(programs, args.output)
-    print_maps(accel)
+    if not is_host:
+        print_plans(accel)
+        print_transfers(accel, counters, len(images[: args.interpret]))
+    print_files(args.output, files)
+    if not is_host:
+        print_maps(accel)
     say(args, f"\nmore on it: penstock simulate {args.output / MODEL} --machine {args.machine}")
     return 0 if is_well else 1
 
@@ -283,28 +295,42 @@ def print_transfers(module: ModuleOp, counters: Counters, images: int) -> None:
 # files
 
 
-def write_files(programs: Mapping[str, LoadedProgram], folder: Path) -> None:
-    """Write the model, the images, the text of each level with its weights, and the C of the loop and accel level."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in (MODEL, IMAGES):
-        write_whole(folder / name, (DATA / name).read_bytes())
-    for level, program in programs.items():
-        write_program(program, folder / f"{level}.mlir")
+def write_files(programs: Mapping[str, LoadedProgram], folder: Path) -> list[str]:
+    """
+    Write the model, the images, the text of each level with its weights, and the C of the loop and accel level; return
+    the names of the files. Raises UserError for a folder of other files.
+    """
+    names: list[str] = []
+
+    def fill(fresh: Path) -> None:
+        for name in (MODEL, IMAGES):
+            write_whole(fresh / name, (DATA / name).read_bytes())
+        for level, program in programs.items():
+            write_program(program, fresh / f"{level}.mlir")
+        names.extend([*(each.name for each in fresh.iterdir()), MANIFEST])
+        manifest = {"penstock": __version__, "kind": "demo", FILES: sorted(names)}
+        write_whole(fresh / MANIFEST, json.dumps(manifest, indent=2) + "\n")
+
+    write_folder(folder, "folder of penstock demo", fill, marker=MANIFEST)
     for level in ("loop", "accel"):
         program = programs[level]
-        write_c(folder / f"{level}_c", program, emit_c(program.module))
+        written = write_c(folder / f"{level}_c", program, emit_c(program.module))
+        names += [f"{level}_c/{name}" for name in written]
+    return sorted(names)
+
+
+def print_files(folder: Path, names: Sequence[str]) -> None:
+    """Print the files that were written, with their sizes."""
     title(f"The files, in {folder}")
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        print(f"  {path.relative_to(folder)!s:<28} {path.stat().st_size:>9,} bytes")
+    for name in names:
+        print(f"  {name:<28} {(folder / name).stat().st_size:>9,} bytes")
 
 
 # maps
 
 
 def print_maps(module: ModuleOp) -> None:
-    """Print what lies where in each scratchpad over the cycles of a run; nothing for a program of the host."""
-    if machine_of(module) is None:
-        return
+    """Print what lies where in each scratchpad over the cycles of a run."""
     run = run_program(module, verify=False)  # compiling has proved it
     provenance = Provenance(module, run)
     scopes = dict.fromkeys(life.scope for life in provenance.lives if life.scope != ARENA)

@@ -112,7 +112,11 @@ def computed(target: TargetOp) -> list[str]:
         )
         for name, part in target.intrinsics().items()
     ]
-    return ["computes", *aligned(rows)] if rows else ["computes nothing: it declares no intrinsics"]
+    if rows:
+        return ["computes", *aligned(rows)]
+    has_processor = target.is_host or target.processor() is not None
+    how = "all of it on its processor" if has_processor else "nothing"
+    return [f"computes {how}: it declares no intrinsics"]
 
 
 def behaviour_text(part: IntrinsicOp) -> str:

@@ -140,12 +140,13 @@ def _load(args: argparse.Namespace, path: Path, planners: Sequence[str] | None) 
     from penstock.passes.analysis.memory.memory_problems import memory_problems
     from penstock.runtime.compiler import load_input
     from penstock.runtime.symbolic_dims import require_bound
-    from penstock.tools.programs import say_remarks
+    from penstock.tools.programs import say_remarks, warn_unused
 
     program = load_input(path, dims=read_bindings(args.dim), kernel=args.kernel, kernels=args.kernels)
     require_bound(program.module, str(path), takes_bounds=True)
     if (writer := _lower(args, program)) is None:
         return None
+    warn_unused(program.module, path)
     say_remarks(args, program.module)
     return writer, _chosen(args, path, [Memory(memory, planners, writer) for memory in memory_problems(program.module)])
 

@@ -56,6 +56,25 @@ def test_the_demonstration_agrees_at_every_level_and_shows_its_decisions(penstoc
     written = {path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*.*")}
     assert {"digits.onnx", "graph.mlir", "tensor.mlir", "loop.mlir", "accel.mlir"} <= written
     assert {"accel_c/main.c", "accel_c/main.h"} <= written
+    assert written == set(re.findall(r"^  (\S+) +[\d,]+ bytes$", done.out, re.MULTILINE))
+
+
+def test_the_demonstration_of_a_cpu_has_no_scratchpads_and_a_folder_of_others_stays(
+    penstock: Command, tmp_path: Path
+) -> None:
+    few = ("--images", "1", "--interpret", "1", "-q")
+    assert penstock("demo", "-o", tmp_path / "out", *few).status == 0
+    done = penstock("demo", "-o", tmp_path / "out", "--machine", "host-avx2", *few)
+    assert (done.status, done.err) == (0, "")
+    assert "What runs where" in done.out
+    assert not re.search("scratchpads|What the machine does|upwards", done.out)
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "digits.onnx").write_text("mine")
+    assert "is no folder of penstock demo" in penstock("demo", "-o", tmp_path / "own", *few).err
+    assert [path.name for path in (tmp_path / "own").iterdir()] == ["digits.onnx"]
+    done = penstock("demo", "-o", tmp_path / "own" / "digits.onnx")
+    assert done.err == f"{tmp_path / 'own' / 'digits.onnx'}: error: expected a folder, and found a file\n"
+    assert 'unknown machine "gemini"' in penstock("demo", "--machine", "gemini", "-o", tmp_path / "out").err
 
 
 def test_a_level_that_disagrees_is_reported(capsys: pytest.CaptureFixture[str]) -> None:

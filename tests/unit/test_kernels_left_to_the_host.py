@@ -150,7 +150,7 @@ func.func @main(%x: tensor<4x8xf32>) -> tensor<4x8xf32> {
 """
 
 
-@pytest.mark.parametrize("words", [("check",), ("compile", "--emit", "accel"), ("report",), ("simulate",)])
+@pytest.mark.parametrize("words", [("check",), ("compile", "--emit", "accel"), ("report",), ("plan",), ("simulate",)])
 def test_a_machine_that_computes_nothing_of_a_program_is_told_with_a_reason_for_each_kind_of_op(
     penstock: Command, tmp_path: Path, words: tuple[str, ...]
 ) -> None:

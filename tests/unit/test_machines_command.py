@@ -108,6 +108,8 @@ def test_the_picture_has_each_memory_engine_and_intrinsic(penstock: Command, tmp
     target = load_machine("neural-cluster")
     assert penstock("machines", "show", "neural-cluster", "--svg", "m.svg").status == 0
     (tmp_path / "own.toml").write_text(file := machine_text("host-avx2")[1])
+    shown = penstock("machines", "show", "own.toml")
+    assert shown.err == "computes all of it on its processor: it declares no intrinsics\n"
     done = penstock("machines", "show", "own.toml", "--svg", "./own.toml")
     assert (done.status, done.err) == (2, "error: --svg and the machine file would be one file: ./own.toml\n")
     assert (tmp_path / "own.toml").read_text() == file
