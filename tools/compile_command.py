@@ -109,7 +109,7 @@ def execute(args: argparse.Namespace) -> int:
         raise UserError("--input is for --emit=vta, --emit=device-c and --emit=firmware", status=USAGE)
     if args.weights is not None and not (emitter.is_text and args.emit in LEVELS):
         raise UserError(f"--weights is for a file of IR, not for --emit={args.emit}", status=USAGE)
-    rewrite = "-o" if args.emit in LEVELS else None
+    rewrite = "-o" if args.emit in (("plan",) if path.suffix == ".plan" else LEVELS) else None
     require_distinct({"-o": output, "--weights": args.weights, "--report": args.report}, args.model, rewrite=rewrite)
     program = load_bound(args, args.kernel, takes_bounds=args.memory is None)
     if args.memory is not None:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 STDIN = "-"
 """The name that stands for stdin as an input, and for stdout as an output."""
-_REWRITTEN = (".mlir", ".csv")
-"""The suffixes of text that a command both reads and writes."""
+_REWRITTEN = (".mlir", ".csv", ".plan")
+"""The suffixes of what a command both reads and writes."""
 
 
 def read_input(path: str) -> SourceText:
@@ -35,7 +35,7 @@ def require_distinct(
     """
     Raise UserError where two of the files that options name would be one, or one of them would be an input, a `kind`.
 
-    A device or a FIFO may be named twice. What the option `rewrite` names may replace the text that it was read from.
+    A device or a FIFO may be named twice. What the option `rewrite` names may replace what it was read from.
     """
     seen: dict[object, str] = {follow(name): f"the {kind}" for name in inputs if name != STDIN and not is_special(name)}
     texts = {follow(name) for name in inputs if Path(name).suffix in _REWRITTEN}
