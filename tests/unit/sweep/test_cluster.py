@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.unit.sweep.sweeps import Watched, csv_of, study, swept
+from tests.unit.sweep.sweeps import TWO_LAYERS, Watched, csv_of, study, swept
 
 from penstock.dialects.diagnostics import UserError
 from penstock.tools.sweep import steps
@@ -40,19 +40,19 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Any]:
 
 @pytest.mark.slow
 def test_a_worker_that_is_killed_loses_nothing_and_nothing_is_there_twice(tmp_path: Path, cluster: Any) -> None:
-    plan = study(tmp_path)
+    plan = study(tmp_path, program=TWO_LAYERS)
     killed: list[int] = []
 
     class Killing(Watched):
         def begun(self, step: Step) -> None:
             super().begun(step)
-            if len(self.steps) == 6:
-                # The process that works, in the middle of a step.
-                with distributed.Client(cluster, set_as_default=False) as client:
-                    busy = [address for address, tasks in client.processing().items() if tasks]
-                    pids = client.run(os.getpid, nanny=False, workers=busy[:1])
-                killed.extend(pids.values())
-                os.kill(killed[0], signal.SIGKILL)
+            if len(self.steps) < 6 or killed:
+                return
+            # The process that works, in the middle of a step; where none does, the next step is waited for.
+            with distributed.Client(cluster, set_as_default=False) as client:
+                if busy := [address for address, tasks in client.processing().items() if tasks]:
+                    killed.extend(client.run(os.getpid, nanny=False, workers=busy[:1]).values())
+                    os.kill(killed[0], signal.SIGKILL)
 
     watched = Killing()
     with workers(1, cluster.scheduler_address) as where:
