@@ -91,7 +91,7 @@ class InputWarning(UserWarning):
 
 
 DISTRIBUTION = "penstock-compiler"
-"""What pip calls this package; `penstock` is another one there."""
+"""The name of this package for pip; `penstock` is another one there."""
 
 
 def pip_install(extra: str) -> str:

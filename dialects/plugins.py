@@ -40,7 +40,7 @@ def installed(group: str) -> tuple[EntryPoint, ...]:
 
 @lru_cache(maxsize=4)
 def _all_on(path: tuple[str, ...]) -> Mapping[str, tuple[EntryPoint, ...]]:
-    """Those of packages along `path` by group, looked up once: the files of all of them are read for that."""
+    """Return those of packages along `path` by group, looked up once, since the files of all of them are read."""
     found = entry_points()
     return {
         group: tuple(sorted(found.select(group=group), key=lambda entry: (entry.name, entry.value)))

@@ -16,9 +16,9 @@ from penstock.dialects.plugins import installed
 MACHINES = "penstock.machines"
 """The group of entry points of machine files: each is the path of one."""
 NATIVE = "native"
-"""What asks for the host with the registers of the CPU that code is made for, see `dialects.cpu`."""
+"""The name that asks for the host with the registers of the CPU that code is made for, see `dialects.cpu`."""
 SUFFIX = ".toml"
-"""Of the name of a machine file."""
+"""The end of the name of a machine file."""
 
 
 def shipped_machines() -> list[str]:

@@ -37,7 +37,7 @@ def _plan(placed: Sequence[tuple[PlacedLife, Buffer, int]]) -> tuple[Problem, Pl
 
 
 def _placed(provenance: Provenance, scope: str) -> list[tuple[PlacedLife, Buffer, int]]:
-    """What `occupancy` has, each slot with its buffer in the text and its offset."""
+    """Return what `occupancy` has, each slot with its buffer in the text and its offset."""
     lives = [life for life in provenance.lives if life.scope == scope]
     if provenance.run is None or not lives:
         known = list(dict.fromkeys(life.scope for life in provenance.lives))

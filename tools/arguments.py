@@ -236,7 +236,7 @@ def add_schedule(parser: argparse._ActionsContainer) -> None:  # pyright: ignore
 
 
 def add_remarks(parser: argparse._ActionsContainer) -> None:  # pyright: ignore[reportPrivateUsage]
-    """Whether what passes say is printed, and what of it."""
+    """Add the flag that prints what passes say, or what of it matches."""
     parser.add_argument(
         "--remarks",
         metavar="=REGEX",

@@ -292,7 +292,7 @@ class Emitter:
     write: Callable[[EmitterInput, Path], str]
     """Writes the output, and returns what to say of it."""
     about: str
-    """What the output is, in a sentence."""
+    """A sentence on the output."""
     is_text: bool = False
     """Whether the output is a file of text, which may be stdout."""
     kind: str = "a folder"
@@ -339,7 +339,7 @@ EMITTERS: dict[str, Emitter] = {
 }
 
 DEFAULT_EMITTER = "plan"
-"""What is written where --emit does not say."""
+"""The emitter where --emit does not say."""
 
 
 def _inputs(args: argparse.Namespace, signature: Signature) -> list[Array]:

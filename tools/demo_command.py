@@ -249,7 +249,7 @@ def print_plans(module: ModuleOp) -> None:
 
 
 def kernel_names(module: ModuleOp) -> dict[str, str]:
-    """For each function a name that says what it computes: the location that it has from the model."""
+    """Return for each function a name that says what it computes: the location that it has from the model."""
     return {
         function.sym_name.data: f"@{function.sym_name.data} {render_location(function.location)}".strip()
         for function in kernels(module)

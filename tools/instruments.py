@@ -37,7 +37,7 @@ def pass_progress(*, quiet: bool, verbose: bool) -> Generator[Progress | None, N
 
 @contextmanager
 def step_progress(*, quiet: bool = False) -> Generator[Callable[[int, int | None, str], None]]:
-    """What to call before every step of other work, with its number from 0, how many there are, and what it is."""
+    """Yield what to call before each step of other work: with its number from 0, how many there are, and what it is."""
     if quiet or not sys.stderr.isatty():
         yield lambda index, total, what: None
     else:

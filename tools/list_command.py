@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_json(parser: argparse._ActionsContainer) -> None:  # pyright: ignore[reportPrivateUsage]
-    """Whether a list is for a program."""
+    """Add the flag that prints a list for programs."""
     parser.add_argument("--json", action="store_true", help="as a list of objects with a name, what it is and where")
 
 

@@ -26,9 +26,9 @@ class Listed:
     where: str = ""
     """The code, as `module:object`, or the file that it is in."""
     group: str = ""
-    """What those of one kind are listed under, if anything."""
+    """The heading that those of one kind are listed under, if any."""
     is_default: bool = False
-    """Whether it is what is taken where none is named."""
+    """True for the one that is taken where none is named."""
 
 
 def lines(entries: Iterable[Listed], width: int = WIDTH) -> list[str]:
@@ -61,6 +61,6 @@ def first_sentence(text: str) -> str:
 
 
 def failure(error: Exception) -> str:
-    """What is said of what cannot be loaded, in place of what it is."""
+    """Return what is said of something that cannot be loaded, in place of what it is."""
     said = f"{type(error).__name__}: {error}".removesuffix(": ")
     return f"(cannot be loaded: {said})"

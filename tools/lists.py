@@ -37,7 +37,7 @@ def strategies() -> Iterator[Listed]:
 
 
 def machines() -> Iterator[Listed]:
-    """Those that come with Penstock and those of installed packages; no file is read but for its first comment."""
+    """Yield the shipped machines and those of installed packages; of a file only the first comment is read."""
     from penstock.lowering.machine_names import known_machines, machine_text
 
     for name in known_machines():
@@ -45,7 +45,7 @@ def machines() -> Iterator[Listed]:
 
 
 def passes() -> Iterator[Listed]:
-    """By what they are for, and then the pipelines that have names, which stand for passes."""
+    """Yield them by what they are for, and then the pipelines that have names, which stand for passes."""
     from penstock.tools.pass_help import listed_passes, listed_pipelines
 
     yield from listed_passes()
@@ -80,7 +80,7 @@ def emitters() -> Iterator[Listed]:
 
 @dataclass(frozen=True)
 class Kind:
-    """What is listed, and where a name of it is given."""
+    """A list, and where a name of it is given."""
 
     about: str
     entries: Callable[[], Iterator[Listed]]

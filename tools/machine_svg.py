@@ -19,7 +19,7 @@ from penstock.tools.machine_tables import behaviour_text, extents_text, operands
 
 _LEFT, _TOP, _COLUMN, _HEAD, _ROW, _GAP = 150, 36, 120, 62, 22, 14
 _LETTER = 5.6
-"""What a letter of the text beside a row is wide."""
+"""The width of a letter of the text beside a row."""
 _ENGINE, _COMPUTE, _LINE = "#e08b2d", "#3b7dd8", "#c8c8c8"
 
 
@@ -101,7 +101,7 @@ def _row(row: _Row, x: dict[str, int], y: int, right: int) -> Iterator[str]:
 
 
 def _rows(target: TargetOp, unit: str) -> Iterator[_Row]:
-    """What a unit does: each of its engines with what that computes on the way, and then its own intrinsics."""
+    """Yield each engine of a unit with what that computes on the way, and then its own intrinsics."""
     intrinsics = target.intrinsics().values()
     for name, engine in target.dmas().items():
         if engine.unit_name == unit:

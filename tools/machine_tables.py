@@ -51,7 +51,7 @@ def machine_table() -> list[str]:
 
 
 def number_formats(target: TargetOp) -> str:
-    """What the intrinsics that multiply and accumulate read and sum in: `i8 to i32`, or `f32` where it is the same."""
+    """Return what the intrinsics that multiply and add read and sum in: `i8 to i32`, or `f32` where it is the same."""
     found: dict[str, None] = {}
     for intrinsic in target.intrinsics().values():
         if intrinsic.macs_per_issue():
@@ -62,7 +62,7 @@ def number_formats(target: TargetOp) -> str:
 
 
 def provenance(target: TargetOp) -> tuple[int, int]:
-    """How many properties of numbers name a source, as a table shows them, and how many there are."""
+    """Return how many properties of numbers name a source, as a table shows them, and how many there are."""
     rows = _rows({"frequency": target.frequency}, target.origin)
     for part in target.parts(MachinePart):
         rows += _part_rows(part)
@@ -101,7 +101,7 @@ def describe(target: TargetOp) -> Iterator[str]:
 
 
 def computed(target: TargetOp) -> list[str]:
-    """What the machine computes: a line for each intrinsic, its behaviour as index notation, extents and types."""
+    """Return what a machine computes: a line for each intrinsic, its behaviour as index notation, extents and types."""
     rows = [
         (
             f"  {name}",
@@ -120,7 +120,7 @@ def computed(target: TargetOp) -> list[str]:
 
 
 def behaviour_text(part: IntrinsicOp) -> str:
-    """What an intrinsic computes as index notation: `c[i, j] += a[i, k] * b[k, j]`."""
+    """Return what an intrinsic computes as index notation: `c[i, j] += a[i, k] * b[k, j]`."""
     text = "" if part.generic.doc is None else " ".join(part.generic.doc.data.split())
     return re.sub(r",(?=\S)", ", ", text)
 

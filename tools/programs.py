@@ -141,7 +141,7 @@ def warn_unused(module: ModuleOp, path: str | Path) -> None:
 
 
 def unused_notes(module: ModuleOp) -> list[str]:
-    """What the host runs of a program, and why: a note for each reason, the most frequent first."""
+    """Return what the host runs of a program, and why: a note for each reason, the most frequent first."""
     placements = partition(module)
     names = ", ".join(some_of([placement.kernel for placement in placements if placement.device == HOST]))
     reasons = host_reasons(placements)

@@ -79,7 +79,7 @@ def collector_of(pattern: str) -> RemarkCollector:
 
 @contextmanager
 def printed_remarks(pattern: str | None) -> Generator[list[Instrumentation]]:
-    """What is to look on at passes, for their remarks to be printed to stderr afterwards, if there is a pattern."""
+    """Yield what collects the remarks of passes, to be printed to stderr at the end, if there is a pattern."""
     if pattern is None:
         yield []
         return

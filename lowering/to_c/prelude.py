@@ -52,7 +52,7 @@ _HEADER = """\
 
 
 def header(bits: int) -> str:
-    """What every program begins with, where the machine has vectors of so many bits."""
+    """Return the text that every program for a machine with vectors of so many bits begins with."""
     return (_PREFERRED.format(bits=bits) if bits in _WIDTHS else "") + _HEADER
 
 

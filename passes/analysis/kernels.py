@@ -46,9 +46,9 @@ AUTO = "auto"
 
 
 _ALSO = "; also "
-"""What is between two reasons of a remark."""
+"""The separator of two reasons of a remark."""
 _NAME = re.compile(r'^(?:"(?:[^"\\]|\\.)*"|\S+:\d+:\d+): ')
-"""What a reason begins with: the operation that it is about."""
+"""The start of a reason: the operation that it is about."""
 _REASON = re.compile(rf'(?:{_ALSO})?((?:"(?:[^"\\]|\\.)*"|(?!{_ALSO}).)+)', re.DOTALL)
 """One of the reasons of a remark; what is between two is none in the quotes of a name."""
 _MADE_ON_CHIP = re.compile(r"(.+)_on_chip(?:_\d+)?")
@@ -306,7 +306,7 @@ def host_reasons(placements: Iterable[Placement]) -> dict[str, int]:
 
 
 def is_unused(module: ModuleOp) -> bool:
-    """Whether all kernels of a program, whose devices are decided, are left to the host beside its machine."""
+    """Return whether all kernels of a program, whose devices are decided, are left to the host beside its machine."""
     return machine_of(module) is not None and {device_of(kernel) for kernel in kernels(module)} == {HOST}
 
 

@@ -206,7 +206,7 @@ def _ascending(times: tuple[int | None, ...] | list[int | None]) -> bool:
 
 
 def _any_first(ready: Sequence[int | None], pushes: Sequence[int | None], commands: Sequence[int]) -> bool:
-    """Whether those pushes that are ready at one time happen at one time, or are of one command."""
+    """Return whether those pushes that are ready at one time happen at one time, or are of one command."""
     for _, group in groupby(zip(ready, pushes, commands, strict=True), key=itemgetter(0)):
         _, times, of = map(set, zip(*group, strict=True))
         if len(times) > 1 and len(of) > 1:
